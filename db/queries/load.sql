@@ -1,0 +1,61 @@
+-- How the core in memory is rebuilt.
+
+-- name: Deployment :one
+SELECT id FROM deployment;
+
+-- name: AllNamespaces :many
+SELECT n.id, n.name, n.policy_version, p.document
+FROM namespaces n JOIN policies p ON p.namespace_id = n.id AND p.version = n.policy_version
+ORDER BY n.id;
+
+-- name: NamespacePolicy :one
+SELECT n.id, n.name, n.policy_version, p.document
+FROM namespaces n JOIN policies p ON p.namespace_id = n.id AND p.version = n.policy_version
+WHERE n.name = @name;
+
+-- name: NamespacePolicyByID :one
+SELECT n.policy_version, p.document
+FROM namespaces n JOIN policies p ON p.namespace_id = n.id AND p.version = n.policy_version
+WHERE n.id = @id;
+
+-- name: CreateNamespace :exec
+WITH made AS (
+    INSERT INTO namespaces (name) VALUES (@name) ON CONFLICT DO NOTHING RETURNING id
+)
+INSERT INTO policies (namespace_id, version, document, author, comment, created_at)
+SELECT id, 1, @document, '', 'defaults', @now FROM made;
+
+-- name: AllPools :many
+SELECT * FROM pools WHERE deleted_at IS NULL ORDER BY id;
+
+-- name: PoolsByID :many
+SELECT * FROM pools WHERE id = ANY (@ids::bigint[]) AND deleted_at IS NULL ORDER BY id;
+
+-- name: PoolByName :one
+SELECT * FROM pools WHERE namespace_id = @namespace_id AND name = @name AND deleted_at IS NULL;
+
+-- name: Balances :many
+SELECT * FROM pool_resources WHERE pool_id = ANY (@pool_ids::bigint[]) ORDER BY pool_id, resource;
+
+-- name: LoansOf :many
+SELECT * FROM loans WHERE lender_id = ANY (@pool_ids::bigint[]) OR borrower_id = ANY (@pool_ids::bigint[]) ORDER BY since, lender_id, borrower_id, resource;
+
+-- name: LiveTasks :many
+SELECT uid, namespace_id, kind, task_id, pool_id, pool_name, state, phase, attempt, priority, labels, request, held, held_as,
+       agent_name, agent_uid, node_id, actor_name, ray_namespace, actor_id, pid, body_hash, estimate_ms, max_runtime_ms, launch_ms, on_insufficient,
+       on_preempted, on_failure, max_attempts, failures, preemptions, preempted_by, ending, code, reason,
+       submitted_at, queued_at, started_at, lease_owner, spec ? 'entry' AS has_entry
+FROM tasks
+WHERE ended_at IS NULL AND (pool_id = ANY (@pool_ids::bigint[]) OR (@unmanaged::boolean AND pool_id IS NULL));
+
+-- name: OpenPreemptions :many
+SELECT * FROM preemptions WHERE phase IN ('decided', 'cancelling', 'saving', 'killing') ORDER BY id;
+
+-- name: OpenPreemptionsOf :many
+SELECT * FROM preemptions
+WHERE phase IN ('decided', 'cancelling', 'saving', 'killing') AND namespace_id = @namespace_id ORDER BY id;
+
+-- name: HandedOver :many
+-- The victims a preemptor's attempt took, to give back when it cannot be launched.
+SELECT victim_uid, victim_attempt, agent_uid FROM preemptions
+WHERE preemptor_uid = @preemptor_uid AND preemptor_attempt = @attempt AND phase = 'gone' ORDER BY id;
