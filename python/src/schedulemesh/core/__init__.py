@@ -1,0 +1,1 @@
+"""Agents and schedulers, as user code names them."""
