@@ -144,7 +144,7 @@ func endRun(run string, groups []int, postgres []string) {
 	// First asked, then made: what they start meanwhile carries the mark as well.
 	deadline := time.Now().Add(3 * time.Second)
 	for sig := syscall.SIGTERM; ; {
-		left := marked(run, spared)
+		left := marked(RunVariable+"="+run, spared)
 		for _, pid := range left {
 			_ = syscall.Kill(pid, sig)
 		}
@@ -167,10 +167,10 @@ func endRun(run string, groups []int, postgres []string) {
 	}
 }
 
-// marked lists the processes that carry the run's mark, without the spared ones
-// and their children. On systems without /proc there are none to see.
-func marked(run string, spared map[int]bool) []int {
-	mark := RunVariable + "=" + run
+// marked lists the processes that have the mark, NAME=value, in their environment,
+// without the spared ones and their children. On systems without /proc there are
+// none to see.
+func marked(mark string, spared map[int]bool) []int {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
 		return nil
