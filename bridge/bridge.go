@@ -7,6 +7,8 @@
 package bridge
 
 import (
+	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -412,6 +414,30 @@ func (r *LaunchRequest) Validate() error {
 		if n < 0 || name == "" {
 			return errf(CodeBadRequest, "resource %q is %d, it must be named and not negative", name, n)
 		}
+	}
+	return cmp.Or(
+		shaped("args", r.Args, '['), shaped("kwargs", r.Kwargs, '{'), shaped("runtime_env", r.RuntimeEnv, '{'),
+		shaped("ray_options", r.RayOptions, '{'), shaped("saved_state", r.SavedState, '{'),
+	)
+}
+
+// Validate finds what is wrong with an entry before it is sent anywhere.
+func (e *Entry) Validate() error {
+	if e.Method == "" || e.Method[0] == '_' {
+		return errf(CodeBadRequest, "%q is not the name of a public method", e.Method)
+	}
+	return cmp.Or(shaped("args", e.Args, '['), shaped("kwargs", e.Kwargs, '{'))
+}
+
+// shaped wants JSON that begins with open, or nothing, or null.
+func shaped(name string, raw json.RawMessage, open byte) error {
+	trimmed := bytes.TrimLeft(raw, " \t\r\n")
+	if len(trimmed) == 0 || string(trimmed) == "null" {
+		return nil
+	}
+	if trimmed[0] != open || !json.Valid(raw) {
+		kind := map[byte]string{'[': "array", '{': "object"}[open]
+		return errf(CodeBadRequest, "%s is not a JSON %s: %.80s", name, kind, trimmed)
 	}
 	return nil
 }

@@ -463,6 +463,7 @@ func (c *FakeCluster) end(a *fakeAgent, reason string, told bool) {
 		for k, v := range a.req.Resources {
 			n.used[k] -= v
 		}
+		c.tellOthers(a.owner)
 	}
 	if a.err == nil {
 		a.err = errf(CodeAgentDied, "agent %s has ended: %s", a.req.LaunchID, reason)
@@ -522,6 +523,7 @@ func (c *FakeCluster) put(a *fakeAgent, n *fakeNode) {
 	for k, v := range a.req.Resources {
 		n.used[k] += v
 	}
+	c.tellOthers(a.owner)
 	c.lastPID++
 	a.status.NodeID, a.status.PID, a.status.ActorID = n.node.ID, c.lastPID, fmt.Sprint("actor-", c.lastPID)
 }
@@ -568,6 +570,9 @@ func (c *FakeCluster) couldFit(r Resources) bool {
 
 // Run implements Bridge.
 func (f *Fake) Run(ctx context.Context, launchID string, entry Entry) error {
+	if err := entry.Validate(); err != nil {
+		return err
+	}
 	if err := f.begin(ctx, "run", launchID); err != nil {
 		return err
 	}
@@ -718,6 +723,15 @@ func (f *Fake) Nodes(ctx context.Context) ([]Node, error) {
 		n.Total, n.Foreign = maps.Clone(n.Total), maps.Clone(n.Foreign)
 		list = append(list, n)
 	}
+	if len(f.Cluster.bridges) > 1 {
+		for _, a := range f.Cluster.agents { // other deployments are foreign to us
+			if i := slices.Index(f.Cluster.order, a.status.NodeID); i >= 0 && a.owner != f.deployment && a.status.State != StateGone {
+				for k, v := range a.req.Resources {
+					list[i].Foreign[k] += v
+				}
+			}
+		}
+	}
 	return list, f.finished("nodes")
 }
 
@@ -739,6 +753,15 @@ func (c *FakeCluster) publish(owner string, e Event) {
 		if f.wake != nil {
 			close(f.wake)
 			f.wake = nil
+		}
+	}
+}
+
+// tellOthers lets other deployments know that what is foreign to them changed.
+func (c *FakeCluster) tellOthers(owner string) {
+	for _, f := range c.bridges {
+		if f.deployment != owner {
+			c.publish(f.deployment, Event{Type: EventNodesChanged})
 		}
 	}
 }

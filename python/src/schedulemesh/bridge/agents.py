@@ -284,6 +284,10 @@ class Agents:
                     "total_ms": _ms(ready - began),
                 },
             }
+            # Who was told that it is ready must find it ready after a restart.
+            await self._write_now(record, state=READY)
+            if record.kill_asked.is_set():
+                raise _killed(record)
             self._become_ready(record)
             self.nodes.used_spare(record.node_id, warm)
         except BridgeError as error:
@@ -308,9 +312,7 @@ class Agents:
                     return_when=asyncio.FIRST_COMPLETED,
                 )
                 if killed in done:
-                    raise BridgeError(
-                        "agent_died", f"agent {record.launch_id} was killed while it was launching"
-                    )
+                    raise _killed(record)
                 if answer in done:
                     return self._take_ready(record, answer)
                 if placed:
@@ -354,7 +356,6 @@ class Agents:
         record.state = READY
         record.settled.set()
         self._start(self._watch(record))
-        self._write(record)
 
     async def _is_placed(self, record: Record) -> bool:
         info = await self._actor_info(record)
@@ -654,6 +655,7 @@ class Agents:
         self._identify(record, said)
         record.entry, record.outcome = said["entry"], said["outcome"]
         self._become_ready(record)
+        self._write(record)
 
     # Small things.
 
@@ -670,13 +672,13 @@ class Agents:
         """Write a record to the registry soon; writes of one record keep their order."""
         self._start(self._write_now(record))
 
-    async def _write_now(self, record: Record) -> None:
+    async def _write_now(self, record: Record, **instead: Any) -> None:
         lock = self._writes.setdefault(record.launch_id, asyncio.Lock())
         async with lock:
             if self.records.get(record.launch_id) is not record:
                 return
             try:
-                kept = record.kept()
+                kept = {**record.kept(), **instead}
                 await self._off_loop(lambda: self._store.put(record.launch_id, kept))
             except Exception:
                 log.exception("launch %s could not be written to the registry", record.launch_id)
@@ -688,6 +690,10 @@ class Agents:
         for lock in list(self._writes.values()):
             async with lock:
                 pass
+
+
+def _killed(record: Record) -> BridgeError:
+    return BridgeError("agent_died", f"agent {record.launch_id} was killed while it was launching")
 
 
 async def _await(ref: Any) -> Any:

@@ -1,0 +1,53 @@
+package bridgetest
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/schedulemesh/schedulemesh/bridge"
+)
+
+// Real starts a sidecar of a deployment on the Ray cluster that SCHEDULEMESH_TEST_RAY names, with the
+// Python that SCHEDULEMESH_PYTHON names, and ends it with the test. Without them the test is skipped;
+// under CI=true it fails.
+func Real(t *testing.T, deployment string) *bridge.Process {
+	t.Helper()
+	ray, python := os.Getenv("SCHEDULEMESH_TEST_RAY"), os.Getenv("SCHEDULEMESH_PYTHON")
+	if ray == "" || python == "" {
+		const why = "no real Ray: set SCHEDULEMESH_TEST_RAY (host:port) and SCHEDULEMESH_PYTHON"
+		if os.Getenv("CI") == "true" {
+			t.Fatal(why)
+		}
+		t.Skip(why)
+	}
+	// t.TempDir's paths are too long for a socket.
+	dir, err := os.MkdirTemp("", "sm")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	p, err := bridge.StartProcess(bridge.ProcessConfig{
+		Python: python, RayAddress: ray, Deployment: deployment, Socket: filepath.Join(dir, "s"),
+		Logger: slog.New(slog.NewTextHandler(t.Output(), nil)), MinBackoff: time.Millisecond, MaxBackoff: time.Second,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(p.Stop)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	if _, err := p.Wait(ctx, ""); err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// Deployment makes up a name that no other test run uses.
+func Deployment(name string) string {
+	return fmt.Sprintf("%s-%d-%d", name, os.Getpid(), time.Now().UnixMilli())
+}
