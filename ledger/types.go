@@ -242,33 +242,33 @@ type Event struct {
 
 // Preemption is one task that made way: decision, phases and outcome.
 type Preemption struct {
-	ID             int64
-	Namespace      string
-	PreemptorUID   sched.ID // zero for one asked for by hand
-	PreemptorTask  string
-	PreemptorPool  string
-	VictimUID      sched.ID
-	VictimTask     string
-	AgentName      string
-	Pool           string
-	Priority       sched.Milli
-	Reason         string // sched.Reason, or "manual"
-	Score          sched.Micro
-	Explanation    json.RawMessage
-	PolicyVersion  int
-	Phase          string // decided, cancelling, saving, killing, gone, undone
-	Taken          sched.Resources
-	Loan           bool
-	CancelSuccess  *bool
-	CancelError    string
-	SaveError      string
-	SavedState     json.RawMessage
-	DecidedAt      time.Time
-	CancelledAt    time.Time
-	SavedAt        time.Time
-	GoneAt         time.Time
-	RunningAt      time.Time // when the preemptor was running
-	Actor          string
+	ID            int64
+	Namespace     string
+	PreemptorUID  sched.ID // zero for one asked for by hand
+	PreemptorTask string
+	PreemptorPool string
+	VictimUID     sched.ID
+	VictimTask    string
+	AgentName     string
+	Pool          string
+	Priority      sched.Milli
+	Reason        string // sched.Reason, or "manual"
+	Score         sched.Micro
+	Explanation   json.RawMessage
+	PolicyVersion int
+	Phase         string // decided, cancelling, saving, killing, gone, undone
+	Taken         sched.Resources
+	Loan          bool
+	CancelSuccess *bool
+	CancelError   string
+	SaveError     string
+	SavedState    json.RawMessage
+	DecidedAt     time.Time
+	CancelledAt   time.Time
+	SavedAt       time.Time
+	GoneAt        time.Time
+	RunningAt     time.Time // when the preemptor was running
+	Actor         string
 }
 
 // PolicyVersion is one immutable version of a namespace's policy.

@@ -98,6 +98,7 @@ CREATE TABLE tasks (
     agent_name      text        NOT NULL DEFAULT '',
     agent_uid       uuid,                    -- registered: the row of its agent; null when unmanaged
     node_id         text        NOT NULL DEFAULT '',
+    launch_id       text        NOT NULL DEFAULT '',   -- what the bridge knows this attempt's agent by
     actor_name      text        NOT NULL DEFAULT '',
     ray_namespace   text        NOT NULL DEFAULT '',
     actor_id        text        NOT NULL DEFAULT '',
@@ -142,7 +143,7 @@ CREATE TABLE tasks (
     CONSTRAINT tasks_task_id_length CHECK (char_length(task_id) BETWEEN 1 AND 200)
 );
 CREATE UNIQUE INDEX tasks_task_id_unique ON tasks (namespace_id, task_id, ended_uid) NULLS NOT DISTINCT WHERE kind <> 'agent';
-CREATE UNIQUE INDEX tasks_agent_name_unique ON tasks (namespace_id, agent_name) WHERE ended_at IS NULL AND kind <> 'registered' AND state <> 'queued';
+CREATE UNIQUE INDEX tasks_agent_name_unique ON tasks (namespace_id, agent_name) WHERE ended_at IS NULL AND kind <> 'registered' AND held <> '{}';
 CREATE INDEX tasks_live ON tasks (namespace_id, pool_name) WHERE ended_at IS NULL;
 CREATE INDEX tasks_work ON tasks (state) WHERE state IN ('reserved', 'launching', 'preempting', 'stopping');
 

@@ -1,7 +1,7 @@
 -- What a lane does: lock, catch up, write. Each batch is one transaction.
 
 -- name: LockPools :many
-SELECT p.id, p.version, n.policy_version
+SELECT p.id, p.version, p.namespace_id, n.policy_version, pg_current_xact_id()::text AS xid
 FROM pools p JOIN namespaces n ON n.id = p.namespace_id
 WHERE p.id = ANY (@ids::bigint[]) AND p.deleted_at IS NULL
 ORDER BY p.id
@@ -34,11 +34,11 @@ DELETE FROM loans WHERE lender_id = @lender_id AND borrower_id = @borrower_id AN
 
 -- name: InsertTasks :exec
 INSERT INTO tasks (uid, namespace_id, kind, task_id, pool_id, pool_name, state, priority, labels, request, held, held_as,
-                   agent_name, agent_uid, node_id, actor_name, ray_namespace, spec, pickled, body_hash, estimate_ms, max_runtime_ms, launch_ms,
+                   agent_name, agent_uid, node_id, launch_id, actor_name, ray_namespace, spec, pickled, body_hash, estimate_ms, max_runtime_ms, launch_ms,
                    on_insufficient, on_preempted, on_failure, max_attempts, actor,
                    submitted_at, queued_at, started_at, actor_id, pid, attempt, lease_owner, lease_until)
 SELECT u.uid, u.namespace_id, u.kind, nullif(u.task_id, ''), nullif(u.pool_id, 0), u.pool_name, u.state, u.priority, u.labels, u.request, u.held, u.held_as,
-       u.agent_name, nullif(u.agent_uid, '00000000-0000-0000-0000-000000000000'::uuid), u.node_id, u.actor_name, u.ray_namespace, u.spec, u.pickled, u.body_hash, u.estimate_ms, u.max_runtime_ms, u.launch_ms,
+       u.agent_name, nullif(u.agent_uid, '00000000-0000-0000-0000-000000000000'::uuid), u.node_id, u.launch_id, u.actor_name, u.ray_namespace, u.spec, u.pickled, u.body_hash, u.estimate_ms, u.max_runtime_ms, u.launch_ms,
        u.on_insufficient, u.on_preempted, u.on_failure, u.max_attempts, u.actor,
        @now::timestamptz, CASE WHEN u.state = 'queued' THEN @now END, CASE WHEN u.state = 'running' THEN @now END, u.actor_id, u.pid, u.attempt,
        @lease_owner::text, @lease_until::timestamptz
@@ -46,7 +46,7 @@ FROM (SELECT unnest(@uids::uuid[]) AS uid, unnest(@namespace_ids::bigint[]) AS n
              unnest(@task_ids::text[]) AS task_id, unnest(@pool_ids::bigint[]) AS pool_id, unnest(@pool_names::text[]) AS pool_name,
              unnest(@states::text[]) AS state, unnest(@priorities::bigint[]) AS priority, unnest(@labels::jsonb[]) AS labels,
              unnest(@requests::jsonb[]) AS request, unnest(@helds::jsonb[]) AS held, unnest(@held_ass::text[]) AS held_as,
-             unnest(@agent_names::text[]) AS agent_name, unnest(@agent_uids::uuid[]) AS agent_uid, unnest(@node_ids::text[]) AS node_id,
+             unnest(@agent_names::text[]) AS agent_name, unnest(@agent_uids::uuid[]) AS agent_uid, unnest(@node_ids::text[]) AS node_id, unnest(@launch_ids::text[]) AS launch_id,
              unnest(@actor_names::text[]) AS actor_name, unnest(@ray_namespaces::text[]) AS ray_namespace,
              unnest(@specs::jsonb[]) AS spec, unnest(@pickleds::bytea[]) AS pickled, unnest(@body_hashes::bytea[]) AS body_hash,
              unnest(@estimates::bigint[]) AS estimate_ms, unnest(@max_runtimes::bigint[]) AS max_runtime_ms, unnest(@launches::bigint[]) AS launch_ms,
@@ -57,16 +57,16 @@ FROM (SELECT unnest(@uids::uuid[]) AS uid, unnest(@namespace_ids::bigint[]) AS n
 -- name: UpdateTasks :exec
 UPDATE tasks t
 SET state = u.state, phase = u.phase, attempt = u.attempt, priority = u.priority, labels = u.labels, held = u.held, held_as = u.held_as,
-    node_id = u.node_id, actor_name = u.actor_name, ray_namespace = u.ray_namespace, actor_id = u.actor_id, pid = u.pid,
+    node_id = u.node_id, launch_id = u.launch_id, actor_name = u.actor_name, ray_namespace = u.ray_namespace, actor_id = u.actor_id, pid = u.pid,
     estimate_ms = u.estimate_ms, failures = u.failures, preemptions = u.preemptions, preempted_by = u.preempted_by::uuid[],
     ending = u.ending, code = u.code, reason = u.reason,
-    queued_at = nullif(u.queued_at, '-infinity'), started_at = nullif(u.started_at, '-infinity'), ended_at = nullif(u.ended_at, '-infinity'),
-    ended_uid = CASE WHEN u.ended_at > '-infinity' THEN t.uid END,
+    queued_at = nullif(u.queued_at, '0001-01-01 00:00:00+00'), started_at = nullif(u.started_at, '0001-01-01 00:00:00+00'), ended_at = nullif(u.ended_at, '0001-01-01 00:00:00+00'),
+    ended_uid = CASE WHEN u.ended_at > '0001-01-01 00:00:00+00' THEN t.uid END,
     lease_owner = CASE WHEN u.lease THEN @lease_owner::text ELSE t.lease_owner END,
     lease_until = CASE WHEN u.lease THEN @lease_until::timestamptz ELSE t.lease_until END
 FROM (SELECT unnest(@uids::uuid[]) AS uid, unnest(@states::text[]) AS state, unnest(@phases::text[]) AS phase, unnest(@attempts::integer[]) AS attempt,
              unnest(@priorities::bigint[]) AS priority, unnest(@labels::jsonb[]) AS labels, unnest(@helds::jsonb[]) AS held, unnest(@held_ass::text[]) AS held_as,
-             unnest(@node_ids::text[]) AS node_id, unnest(@actor_names::text[]) AS actor_name, unnest(@ray_namespaces::text[]) AS ray_namespace,
+             unnest(@node_ids::text[]) AS node_id, unnest(@launch_ids::text[]) AS launch_id, unnest(@actor_names::text[]) AS actor_name, unnest(@ray_namespaces::text[]) AS ray_namespace,
              unnest(@actor_ids::text[]) AS actor_id, unnest(@pids::integer[]) AS pid, unnest(@estimates::bigint[]) AS estimate_ms,
              unnest(@failuress::integer[]) AS failures, unnest(@preemptionss::integer[]) AS preemptions, unnest(@preempted_bys::text[]) AS preempted_by,
              unnest(@endings::text[]) AS ending, unnest(@codes::text[]) AS code, unnest(@reasons::text[]) AS reason,

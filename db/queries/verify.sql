@@ -10,9 +10,13 @@ WITH held AS (
     SELECT lender_id AS pool_id, resource, sum(amount) AS lent FROM loans GROUP BY 1, 2
 ), borrowed AS (
     SELECT borrower_id AS pool_id, resource, sum(amount) AS borrowed FROM loans GROUP BY 1, 2
+), parts AS (
+    SELECT pool_id, resource, reserved, used, 0 AS borrowed, 0 AS lent FROM held
+    UNION ALL SELECT l.pool_id, l.resource, 0, 0, 0, l.lent FROM lent l
+    UNION ALL SELECT b.pool_id, b.resource, 0, 0, b.borrowed, 0 FROM borrowed b
 ), truth AS (
-    SELECT pool_id, resource, coalesce(reserved, 0) AS reserved, coalesce(used, 0) AS used, coalesce(borrowed, 0) AS borrowed, coalesce(lent, 0) AS lent
-    FROM held FULL JOIN lent USING (pool_id, resource) FULL JOIN borrowed USING (pool_id, resource)
+    SELECT x.pool_id, x.resource, sum(x.reserved) AS reserved, sum(x.used) AS used, sum(x.borrowed) AS borrowed, sum(x.lent) AS lent
+    FROM parts x GROUP BY 1, 2
 )
 SELECT n.name AS namespace, p.name AS pool, coalesce(r.resource, t.resource)::text AS resource,
        coalesce(r.reserved, 0)::bigint AS reserved, coalesce(t.reserved, 0)::bigint AS true_reserved,
@@ -20,7 +24,7 @@ SELECT n.name AS namespace, p.name AS pool, coalesce(r.resource, t.resource)::te
        coalesce(r.borrowed, 0)::bigint AS borrowed, coalesce(t.borrowed, 0)::bigint AS true_borrowed,
        coalesce(r.lent, 0)::bigint AS lent, coalesce(t.lent, 0)::bigint AS true_lent
 FROM pool_resources r
-FULL JOIN truth t USING (pool_id, resource)
+FULL JOIN truth t ON t.pool_id = r.pool_id AND t.resource = r.resource
 JOIN pools p ON p.id = coalesce(r.pool_id, t.pool_id)
 JOIN namespaces n ON n.id = p.namespace_id
 WHERE (coalesce(r.reserved, 0), coalesce(r.used, 0), coalesce(r.borrowed, 0), coalesce(r.lent, 0))

@@ -1,0 +1,204 @@
+package ledger
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/schedulemesh/schedulemesh/sched"
+)
+
+// admission is one submission on its way through a lane.
+type admission struct {
+	uid  sched.ID
+	ns   string
+	kind Kind
+	sub  Submission
+	hash string
+
+	task Task // the answer
+}
+
+// decide says what the core would do for a row that asks for room now.
+func (b *batch) decide(r *row) sched.Decision {
+	in := sched.Incoming{ID: r.uid, Name: r.taskID, Pool: r.poolName, Priority: r.priority, Labels: r.labels,
+		Request: r.request, PreemptedBy: r.preemptedBy}
+	if r.kind == KindAgent {
+		// An agent without a task has no priority: it takes room, it never takes it from others.
+		in.Priority, in.Labels = -1<<40, nil
+	}
+	return r.space.core.Decide(in, sched.Time(b.now.UnixMilli()))
+}
+
+// submit admits, queues or refuses one submission.
+func (b *batch) submit(a *admission) error {
+	s := b.spaces[a.ns]
+	if s == nil {
+		return refuse(ErrUnknownPool, "namespace %q has no pool %q: create it first", a.ns, a.sub.Pool)
+	}
+	if old := s.tasks[a.sub.TaskID]; old != nil && a.kind == KindTask {
+		if old.kind == KindTask && old.bodyHash == a.hash {
+			a.task = b.task(old, &a.sub.Spec)
+			return nil
+		}
+		return refuse(ErrTaskExists, "a task %q is already %s with another body: choose another task_id, or wait until it has ended", a.sub.TaskID, old.state)
+	}
+	p := s.pools[a.sub.Pool]
+	if p == nil {
+		return refuse(ErrUnknownPool, "there is no pool %q in namespace %q: create it first", a.sub.Pool, a.ns)
+	}
+	b.need(p)
+	name := a.sub.AgentName
+	if name == "" {
+		name = p.name + "-agent-" + fmt.Sprintf("%x", a.uid[10:])
+	}
+	if old := s.agents[name]; old != nil {
+		return refuse(ErrAgentExists, "an agent %q is already %s: choose another name, or delete it first", name, old.state)
+	}
+	request := a.sub.Request
+	if a.kind == KindAgent && request.IsZero() {
+		request = p.agentSize()
+	}
+	r := &row{
+		uid: a.uid, space: s, kind: a.kind, taskID: a.sub.TaskID, pool: p, poolName: p.name, request: request, agentName: name,
+		onInsufficient: a.sub.OnInsufficient, onPreempted: a.sub.OnPreempted, onFailure: a.sub.OnFailure,
+		maxAttempts: a.sub.MaxAttempts, maxRuntime: a.sub.MaxRuntime, launch: a.sub.LaunchTimeout,
+		hasEntry: a.sub.Spec.Entry != nil, bodyHash: a.hash, submitted: b.now,
+		life: life{attempt: 1, priority: a.sub.Priority, labels: a.sub.Labels, estimate: a.sub.Estimate, state: Queued},
+	}
+	if a.kind == KindAgent {
+		r.taskID = ""
+	}
+
+	// Who waits in line with at least this priority goes first.
+	if len(p.queue) > 0 && a.sub.OnInsufficient == Queue && p.queue[0].priority >= r.priority {
+		r.queued = b.now
+		r.code, r.reason = "queued_behind", fmt.Sprintf("waits behind %s", p.queue[0].taskID)
+		b.enqueueNew(r, a)
+		return nil
+	}
+
+	d := b.decide(r)
+	if d.Outcome == sched.Refuse {
+		waitable := d.Refusal.Code == "no_victims" || d.Refusal.Code == "victims_insufficient"
+		if a.sub.OnInsufficient == Queue && waitable {
+			r.queued = b.now
+			r.code, r.reason = string(d.Refusal.Code), d.Refusal.Message
+			b.enqueueNew(r, a)
+			return nil
+		}
+		return refusal(d)
+	}
+	b.lockVictims(d)
+	r.state = Reserved
+	b.prepare(r, d.Node)
+	b.event0(r, "submitted", a.sub.Actor, "", "Submitted", nil)
+	b.add(r, &a.sub.Spec, a.sub.Actor)
+	b.grant(r, d, &a.sub.Spec)
+	a.task = b.task(r, &a.sub.Spec)
+	return nil
+}
+
+// event0 records an event of a row that is not in the book yet.
+func (b *batch) event0(r *row, typ, actor, code, message string, detail any) {
+	b.event(r, typ, actor, code, message, detail)
+}
+
+func (b *batch) enqueueNew(r *row, a *admission) {
+	b.event(r, "submitted", a.sub.Actor, "", "Submitted", nil)
+	b.add(r, &a.sub.Spec, a.sub.Actor)
+	b.event(r, string(Queued), "", r.code, "Queued: "+r.reason, nil)
+	a.task = b.task(r, &a.sub.Spec)
+	a.task.QueuePosition = 1
+	for _, q := range r.pool.queue {
+		if q == r {
+			break
+		}
+		a.task.QueuePosition++
+	}
+}
+
+// refusal turns the core's refusal into the answer a caller gets.
+func refusal(d sched.Decision) *Error {
+	e := &Error{Code: ErrInsufficient.Code, Message: d.Refusal.Message, Detail: d.Refusal}
+	switch d.Refusal.Code {
+	case "request_too_large", "no_node_large_enough", "unknown_pool":
+		e.Code = string(d.Refusal.Code)
+	}
+	return e
+}
+
+// lockVictims makes sure every pool a decision touches is locked before anything changes.
+func (b *batch) lockVictims(d sched.Decision) {
+	var touched []*pool
+	for _, v := range d.Victims {
+		if h := b.rows[v.Agent]; h != nil {
+			touched = append(touched, h.pool)
+			for _, l := range h.pool.loans {
+				touched = append(touched, b.pools[l.lender])
+			}
+		}
+	}
+	b.need(touched...)
+}
+
+// prepare names the attempt's agent before it is reserved.
+func (b *batch) prepare(r *row, node sched.NodeID) {
+	r.node = node
+	r.launchID = fmt.Sprintf("%s.%d", uuidString(r.uid), r.attempt)
+	r.actorID, r.pid, r.actorName, r.rayNS = "", 0, "", ""
+	r.code, r.reason, r.phase = "", "", ""
+	r.started = time.Time{}
+	r.lease = true
+}
+
+// grant gives an indexed, reserved row its quota, taking the decision's victims for it.
+func (b *batch) grant(r *row, d sched.Decision, spec *Spec) {
+	if d.Outcome == sched.Preempt {
+		b.take(r, d)
+	}
+	b.hold(r, r.request, "reserved")
+	b.event(r, string(Reserved), "", "", "Reserved "+r.request.String()+" in "+r.poolName, map[string]any{"node": r.node})
+	if len(r.victims) == 0 {
+		b.launchJob(r, spec)
+	}
+}
+
+func (b *batch) launchJob(r *row, spec *Spec) {
+	b.job(Job{Kind: JobLaunch, UID: r.uid, Attempt: r.attempt, LaunchID: r.launchID, Pool: r.poolName, Namespace: r.space.name,
+		Cluster: r.pool.cluster, TaskID: r.taskID, AgentName: r.agentName, Labels: r.labels, Request: r.request, Node: r.node,
+		Timeout: r.launch, Spec: spec, Decided: b.now})
+}
+
+// admitQueue lets the head of a pool's queue start while there is room for it.
+func (b *batch) admitQueue(p *pool) {
+	for len(p.queue) > 0 {
+		r := p.queue[0]
+		d := b.decide(r)
+		if d.Outcome == sched.Refuse {
+			if r.reason != d.Refusal.Message {
+				b.change(r, func(r *row) { r.code, r.reason = string(d.Refusal.Code), d.Refusal.Message })
+			}
+			return
+		}
+		b.lockVictims(d)
+		again := !r.started.IsZero() || r.preemptions > 0 || r.failures > 0
+		b.change(r, func(r *row) {
+			r.state = Reserved
+			if again {
+				r.attempt++
+			}
+			b.prepare(r, d.Node)
+		})
+		b.grant(r, d, nil)
+	}
+}
+
+// agentSize is the default size of an agent: capacity / target_agents.
+func (p *pool) agentSize() sched.Resources {
+	if p.targets <= 1 {
+		return p.capacity
+	}
+	size := sched.Resources{}
+	p.capacity.Each(func(name string, v int64) { size = size.With(name, v/int64(p.targets)) })
+	return size
+}

@@ -1,0 +1,353 @@
+package ledger
+
+import (
+	"slices"
+	"time"
+
+	"github.com/schedulemesh/schedulemesh/sched"
+)
+
+// book is the lane's copy of what Postgres says: live rows, balances, loans and
+// the decision cores. Only the lane's goroutine touches it, so it has no locks.
+//
+// A batch changes the book as it decides, so that a later decision of the batch
+// sees the earlier ones, and keeps a journal. When the transaction does not
+// commit, the journal is played backwards and the book says again what Postgres
+// says. When nobody knows whether it committed, the pools concerned are loaded anew.
+type book struct {
+	spaces map[string]*space
+	byID   map[int64]*space
+	pools  map[int64]*pool
+	rows   map[sched.ID]*row
+	nodes  *sched.Nodes
+	// total is each known node as the cluster reports it: capacity less foreign use.
+	// A node's Room is that, less what rows charge it.
+	total map[sched.NodeID]nodeTotal
+}
+
+type nodeTotal struct {
+	cluster string
+	usable  sched.Resources
+	total   sched.Resources
+}
+
+// space is a namespace.
+type space struct {
+	id            int64
+	name          string
+	policyVersion int
+	core          *sched.Core
+	pools         map[string]*pool
+	tasks         map[string]*row // live tasks by task_id
+	agents        map[string]*row // live agents by name
+}
+
+// pool is a pool's row, its balances and its loans.
+type pool struct {
+	id      int64
+	space   *space
+	name    string
+	cluster string
+	labels  sched.Labels
+	targets int
+	version int64
+
+	capacity, reserved, used, borrowed, lent sched.Resources
+	names                                    []string // resources that have a row; never changed in place
+
+	loans  []loan // where it borrows, oldest first; never changed in place
+	queue  []*row // waiting, best first
+	recent []time.Time
+	rows   map[sched.ID]*row
+}
+
+type loan struct {
+	lender int64
+	since  time.Time
+	amount sched.Resources
+}
+
+// free is quota nobody holds.
+func (p *pool) free() sched.Resources {
+	return p.capacity.Add(p.borrowed).Sub(p.lent).Sub(p.reserved).Sub(p.used)
+}
+
+// row is a live claim on quota, or a task that waits for one. The embedded part changes.
+type row struct {
+	uid            sched.ID
+	space          *space
+	kind           Kind
+	taskID         string
+	pool           *pool // nil when unmanaged
+	poolName       string
+	request        sched.Resources
+	agentName      string
+	agentUID       sched.ID // registered: the row of its agent, zero when unmanaged
+	onInsufficient string
+	onPreempted    string
+	onFailure      string
+	maxAttempts    int
+	maxRuntime     time.Duration
+	launch         time.Duration // launch timeout
+	hasEntry       bool
+	bodyHash       string
+	submitted      time.Time
+
+	life
+}
+
+// life is the part of a row that changes; a copy of it is all a rollback needs.
+type life struct {
+	state       State
+	phase       string
+	attempt     int
+	priority    sched.Milli
+	labels      sched.Labels
+	held        sched.Resources
+	heldAs      string // "", reserved, used
+	node        sched.NodeID
+	launchID    string
+	actorName   string
+	rayNS       string
+	actorID     string
+	pid         int
+	estimate    time.Duration
+	failures    int
+	preemptions int
+	preemptedBy []sched.ID // never appended to in place
+	ending      State      // what a stopping row, or a victim that ended by itself, becomes
+	code        string
+	reason      string
+	queued      time.Time
+	started     time.Time
+	ended       time.Time
+
+	taking  *taking    // this row's agent is being taken; never changed in place
+	victims []sched.ID // holders of the agents this row waits for
+	took    []sched.ID // tasks this attempt took, all gone by now
+	lease   bool       // give this server the lease with the next write
+	indexed bool
+	charged nodeCharge
+}
+
+type nodeCharge struct {
+	node   sched.NodeID
+	amount sched.Resources
+}
+
+// taking is the handover of one agent, seen from the victim. The row that holds
+// the agent and the tasks on it share it.
+type taking struct {
+	holder    sched.ID
+	tasks     []sched.ID // the tasks on the agent; the holder itself for a submission
+	by        sched.ID   // the preemptor; zero: by hand, the agent stays
+	byTask    string
+	attempt   int // of the preemptor
+	phase     string
+	was       State // the holder's state before
+	taken     sched.Resources
+	loan      bool
+	result    map[sched.ID]takeResult // by task
+	cancelled time.Time
+	saved     time.Time
+}
+
+type takeResult struct {
+	cancelSuccess *bool
+	cancelError   string
+	saveError     string
+	savedState    []byte
+}
+
+// Phases of a handover.
+const (
+	phaseDecided    = "decided"
+	phaseCancelling = "cancelling"
+	phaseSaving     = "saving"
+	phaseKilling    = "killing"
+	phaseGone       = "gone"
+	phaseUndone     = "undone"
+)
+
+func newBook() *book {
+	return &book{
+		spaces: map[string]*space{}, byID: map[int64]*space{}, pools: map[int64]*pool{}, rows: map[sched.ID]*row{},
+		nodes: sched.NewNodes(), total: map[sched.NodeID]nodeTotal{},
+	}
+}
+
+func (b *book) addSpace(id int64, name string, version int, policy sched.Policy) *space {
+	s := &space{id: id, name: name, policyVersion: version, core: sched.NewCore(policy, b.nodes),
+		pools: map[string]*pool{}, tasks: map[string]*row{}, agents: map[string]*row{}}
+	b.spaces[name], b.byID[id] = s, s
+	return s
+}
+
+// poolChanged tells the core what a pool has now.
+func (b *book) poolChanged(p *pool) {
+	p.space.core.PutPool(sched.Pool{Name: p.name, Cluster: p.cluster, Free: p.free(), Ceiling: p.capacity, Labels: p.labels})
+}
+
+// onAgent reports whether the row holds an agent that exists or is being made.
+func (r *row) onAgent() bool {
+	if r.taking != nil && r.taking.holder != r.uid {
+		return false // preempted by hand: its agent has a row of its own by now
+	}
+	return r.kind != KindRegistered && r.state != Queued && r.state.Live()
+}
+
+// settled reports whether the row's agent may be taken.
+func (r *row) settled() bool {
+	return r.state == Running || ((r.state == Reserved || r.state == Launching) && len(r.victims) == 0)
+}
+
+// agentID is the agent a row's task runs on.
+func (r *row) agentID() sched.ID {
+	if r.kind == KindRegistered && r.agentUID != (sched.ID{}) {
+		return r.agentUID
+	}
+	return r.uid
+}
+
+// index makes a live row count: in the maps, in the core, on its node.
+func (b *book) index(r *row) {
+	if r.indexed || !r.state.Live() {
+		return
+	}
+	r.indexed = true
+	b.rows[r.uid] = r
+	if r.pool != nil {
+		r.pool.rows[r.uid] = r
+	}
+	if r.kind != KindAgent {
+		r.space.tasks[r.taskID] = r
+	}
+	if r.state == Queued {
+		if r.pool != nil {
+			at, _ := slices.BinarySearchFunc(r.pool.queue, r, queueOrder)
+			r.pool.queue = slices.Insert(r.pool.queue, at, r)
+		}
+		return
+	}
+	if r.onAgent() {
+		r.space.agents[r.agentName] = r
+		b.chargeNode(r)
+		r.space.core.PutAgent(sched.Agent{ID: r.uid, Name: r.agentName, Pool: r.poolName, Node: r.node, Gives: r.held, Settled: r.settled()})
+	}
+	if r.kind != KindAgent && r.state != Preempting && r.state != Stopping {
+		if r.kind == KindRegistered && r.agentUID == (sched.ID{}) {
+			// Unmanaged: evaluated, but its agent frees nothing.
+			r.space.core.PutAgent(sched.Agent{ID: r.uid, Name: r.agentName, Pool: r.poolName, Settled: true})
+		}
+		r.space.core.PutTask(sched.Task{
+			ID: r.uid, Name: r.taskID, Agent: r.agentID(), Pool: r.poolName, Priority: r.priority, Labels: r.labels,
+			Start: timeOf(r.started), Estimate: sched.Time(r.estimate.Milliseconds()), PreemptedBy: r.preemptedBy, Preemptions: r.preemptions,
+		})
+	}
+}
+
+// unindex takes back what index did.
+func (b *book) unindex(r *row) {
+	if !r.indexed {
+		return
+	}
+	r.indexed = false
+	delete(b.rows, r.uid)
+	if r.pool != nil {
+		delete(r.pool.rows, r.uid)
+		if r.state == Queued {
+			if at := slices.Index(r.pool.queue, r); at >= 0 {
+				r.pool.queue = slices.Delete(r.pool.queue, at, at+1)
+			}
+		}
+	}
+	if r.kind != KindAgent && r.space.tasks[r.taskID] == r {
+		delete(r.space.tasks, r.taskID)
+	}
+	if r.kind != KindRegistered {
+		if r.space.agents[r.agentName] == r {
+			delete(r.space.agents, r.agentName)
+		}
+	}
+	if !r.charged.amount.IsZero() {
+		b.nodes.Adjust(r.charged.node, r.charged.amount)
+		r.charged = nodeCharge{}
+	}
+	r.space.core.RemoveTask(r.uid)
+	if r.kind != KindRegistered || r.agentUID == (sched.ID{}) {
+		r.space.core.RemoveAgent(r.uid)
+	}
+}
+
+// chargeNode counts the row's agent on its node. While a preemptor waits for
+// victims on the node, their agents still sit there: it charges only what it
+// needs beyond them.
+func (b *book) chargeNode(r *row) {
+	if r.node == "" {
+		return
+	}
+	need := r.request
+	for _, id := range r.victims {
+		if v := b.rows[id]; v != nil && v.node == r.node {
+			need = need.Sub(v.request)
+		}
+	}
+	need = need.Positive()
+	b.nodes.Adjust(r.node, need.Neg())
+	r.charged = nodeCharge{node: r.node, amount: need}
+}
+
+// queueOrder puts higher priority first, then who waits longest.
+func queueOrder(a, b *row) int {
+	if a.priority != b.priority {
+		if a.priority > b.priority {
+			return -1
+		}
+		return 1
+	}
+	if c := a.submitted.Compare(b.submitted); c != 0 {
+		return c
+	}
+	return slices.Compare(a.uid[:], b.uid[:])
+}
+
+// setNodes replaces what is known of a cluster's machines.
+func (b *book) setNodes(cluster string, nodes []sched.Node) {
+	known := map[sched.NodeID]bool{}
+	for _, n := range nodes {
+		known[n.ID] = true
+		b.total[n.ID] = nodeTotal{cluster: cluster, usable: n.Room, total: n.Total}
+		room := n.Room
+		for _, r := range b.rows {
+			if r.charged.node == n.ID {
+				room = room.Sub(r.charged.amount)
+			}
+		}
+		b.nodes.Put(sched.Node{ID: n.ID, Cluster: cluster, Room: room, Total: n.Total})
+	}
+	for id, t := range b.total {
+		if t.cluster == cluster && !known[id] {
+			delete(b.total, id)
+			b.nodes.Remove(id)
+		}
+	}
+}
+
+// dropPool forgets a pool and its rows.
+func (b *book) dropPool(p *pool) {
+	for _, r := range p.rows {
+		b.unindex(r)
+	}
+	delete(b.pools, p.id)
+	if p.space.pools[p.name] == p {
+		delete(p.space.pools, p.name)
+		p.space.core.RemovePool(p.name)
+	}
+}
+
+func timeOf(t time.Time) sched.Time {
+	if t.IsZero() {
+		return 0
+	}
+	return sched.Time(t.UnixMilli())
+}

@@ -1,0 +1,218 @@
+package ledger
+
+import (
+	"context"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/schedulemesh/schedulemesh/db/dbgen"
+)
+
+// feed serves events in the order of their ids, and never one that another could
+// still appear behind: ids are taken in order but transactions commit out of it.
+//
+// A reader may see up to id n once every transaction that could hold an id ≤ n has
+// ended. The feed remembers pairs (last id given out, first transaction id not yet
+// given out then); when the oldest running transaction is past the second, all ids
+// up to the first are settled. Writers take their locks, and with them a
+// transaction id, before they take event ids, which is what makes this hold.
+type feed struct {
+	l     *Ledger
+	poke  chan struct{}
+	mu    sync.Mutex
+	subs  map[*subscription]bool
+	upto  int64 // everything up to here is settled
+	marks []mark
+}
+
+type mark struct {
+	id   int64
+	xmax uint64
+}
+
+type subscription struct {
+	ns   string
+	out  chan Event
+	sent int64
+}
+
+// feedPoll finds events of other servers.
+const feedPoll = time.Second
+
+func newFeed(l *Ledger) *feed {
+	return &feed{l: l, poke: make(chan struct{}, 1), subs: map[*subscription]bool{}}
+}
+
+func (f *feed) wake() {
+	select {
+	case f.poke <- struct{}{}:
+	default:
+	}
+}
+
+func (f *feed) run(ctx context.Context) {
+	tick := time.NewTicker(feedPoll)
+	defer tick.Stop()
+	for {
+		again := f.advance(ctx)
+		var soon <-chan time.Time
+		if again {
+			soon = time.After(2 * time.Millisecond)
+		}
+		select {
+		case <-f.poke:
+		case <-soon:
+		case <-tick.C:
+		case <-ctx.Done():
+			f.mu.Lock()
+			for s := range f.subs {
+				close(s.out)
+			}
+			f.subs = map[*subscription]bool{}
+			f.mu.Unlock()
+			return
+		}
+	}
+}
+
+// settle moves the mark of what may be shown. It reports whether more will settle soon.
+func (f *feed) settle(ctx context.Context) (upto int64, again bool, err error) {
+	last, err := f.l.q.LastEventID(ctx)
+	if err != nil {
+		return 0, false, err
+	}
+	snap, err := f.l.q.Snapshot(ctx) // after the id was read: later statement, later snapshot
+	if err != nil {
+		return 0, false, err
+	}
+	xmin, _ := strconv.ParseUint(snap.Xmin, 10, 64)
+	xmax, _ := strconv.ParseUint(snap.Xmax, 10, 64)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if last > f.upto && (len(f.marks) == 0 || last > f.marks[len(f.marks)-1].id) {
+		f.marks = append(f.marks, mark{last, xmax})
+	}
+	for len(f.marks) > 0 && xmin >= f.marks[0].xmax {
+		f.upto = max(f.upto, f.marks[0].id)
+		f.marks = f.marks[1:]
+	}
+	return f.upto, len(f.marks) > 0, nil
+}
+
+// advance shows subscribers what has settled.
+func (f *feed) advance(ctx context.Context) (again bool) {
+	f.mu.Lock()
+	idle := len(f.subs) == 0
+	f.mu.Unlock()
+	if idle {
+		return false
+	}
+	upto, again, err := f.settle(ctx)
+	if err != nil {
+		return false
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	from := upto
+	for s := range f.subs {
+		from = min(from, s.sent)
+	}
+	for from < upto {
+		events, err := f.read(ctx, "", from, upto, 1000)
+		if err != nil {
+			return false
+		}
+		for _, e := range events {
+			for s := range f.subs {
+				if e.ID <= s.sent || (s.ns != "" && s.ns != e.Namespace) {
+					continue
+				}
+				select {
+				case s.out <- e:
+					s.sent = e.ID
+				default: // too slow: it comes back with the id it has
+					close(s.out)
+					delete(f.subs, s)
+				}
+			}
+		}
+		if len(events) < 1000 {
+			break
+		}
+		from = events[len(events)-1].ID
+	}
+	for s := range f.subs {
+		s.sent = max(s.sent, upto)
+	}
+	return again
+}
+
+func (f *feed) read(ctx context.Context, ns string, after, upto int64, limit int) ([]Event, error) {
+	rows, err := f.l.q.EventsAfter(ctx, dbgen.EventsAfterParams{After: after, Upto: upto, Namespace: ns, RowLimit: int32(limit)})
+	if err != nil {
+		return nil, f.l.lane.outward(err)
+	}
+	out := make([]Event, 0, len(rows))
+	for _, e := range rows {
+		out = append(out, Event{ID: e.ID, At: e.At, Namespace: e.Namespace, TaskUID: e.TaskUid.Bytes, TaskID: e.TaskID, Pool: e.PoolName, Attempt: int(e.Attempt),
+			Type: e.Type, Actor: e.Actor, Code: e.Code, Message: e.Message, Detail: e.Detail, PolicyVersion: int(e.PolicyVersion)})
+	}
+	return out, nil
+}
+
+// Events reads on from an id, in an order in which nothing can appear behind what was read.
+func (l *Ledger) Events(ctx context.Context, ns string, after int64, limit int) ([]Event, error) {
+	upto, again, err := l.feed.settle(ctx)
+	if again && err == nil {
+		upto, _, err = l.feed.settle(ctx)
+	}
+	if err != nil {
+		return nil, l.lane.outward(err)
+	}
+	return l.feed.read(ctx, ns, after, upto, pageSize(limit))
+}
+
+// LatestEvents gives the newest events of a namespace, newest first.
+func (l *Ledger) LatestEvents(ctx context.Context, ns string, limit int) ([]Event, error) {
+	rows, err := l.q.LatestEvents(ctx, dbgen.LatestEventsParams{Namespace: ns, RowLimit: int32(pageSize(limit))})
+	if err != nil {
+		return nil, l.lane.outward(err)
+	}
+	out := make([]Event, 0, len(rows))
+	for _, e := range rows {
+		out = append(out, Event{ID: e.ID, At: e.At, Namespace: e.Namespace, TaskUID: e.TaskUid.Bytes, TaskID: e.TaskID, Pool: e.PoolName, Attempt: int(e.Attempt),
+			Type: e.Type, Actor: e.Actor, Code: e.Code, Message: e.Message, Detail: e.Detail, PolicyVersion: int(e.PolicyVersion)})
+	}
+	return out, nil
+}
+
+// Subscribe follows events after an id, or from now on when after is 0; ns "" is
+// all namespaces. The channel is closed when ctx ends, or when the reader is so slow
+// that thousands wait for it: it then subscribes again from the last id it has.
+func (l *Ledger) Subscribe(ctx context.Context, ns string, after int64) (<-chan Event, error) {
+	upto, _, err := l.feed.settle(ctx)
+	if err != nil {
+		return nil, l.lane.outward(err)
+	}
+	s := &subscription{ns: ns, out: make(chan Event, 4096), sent: after}
+	if after == 0 {
+		s.sent = upto
+	}
+	l.feed.mu.Lock()
+	l.feed.subs[s] = true
+	l.feed.mu.Unlock()
+	l.feed.wake()
+	context.AfterFunc(ctx, func() {
+		l.feed.mu.Lock()
+		defer l.feed.mu.Unlock()
+		if l.feed.subs[s] {
+			delete(l.feed.subs, s)
+			close(s.out)
+		}
+	})
+	return s.out, nil
+}
+
+func nows(l *Ledger) []time.Time { return slices.Repeat([]time.Time{l.now()}, 1) }

@@ -1,0 +1,464 @@
+package ledger
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"runtime/debug"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/schedulemesh/schedulemesh/db/dbgen"
+	"github.com/schedulemesh/schedulemesh/sched"
+)
+
+const (
+	maxBatch   = 512 // calls in one transaction
+	maxRetries = 8   // of one batch, for serialization failures and widened locks
+)
+
+// call is one caller's request to the lane: what it wants decided, and its answer.
+type call struct {
+	// pools it is sure to touch, from what the book says now.
+	plan func(*book) []*pool
+	// do decides under the locks. It may run several times; the last one counts.
+	do func(*batch) error
+	// read, instead of do, looks at the book between two transactions.
+	read func(*book)
+
+	err  error
+	done chan struct{}
+}
+
+// lane combines concurrent calls into transactions. It is one goroutine, which owns
+// the book; when it is idle a single call waits for nobody, and while a transaction
+// is under way the next batch gathers.
+type lane struct {
+	pool    *pgxpool.Pool
+	book    *book
+	in      chan *call
+	stopped chan struct{}
+	single  bool // a transaction for each call: to measure what lanes bring
+	server  string
+	now     func() time.Time
+	log     *slog.Logger
+	metrics *Metrics
+	after   func(*batch) // told of every committed batch
+}
+
+func (l *lane) submit(ctx context.Context, c *call) error {
+	c.done = make(chan struct{})
+	select {
+	case l.in <- c:
+	case <-l.stopped:
+		return refuse(ErrClosed, "the server is shutting down")
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	// Not abandoned when the caller goes away: what is decided is decided, and the
+	// caller may ask again with the same id.
+	select {
+	case <-c.done:
+		return c.err
+	case <-l.stopped:
+		return refuse(ErrClosed, "the server is shutting down")
+	}
+}
+
+func (l *lane) run(ctx context.Context) {
+	defer close(l.stopped)
+	calls := make([]*call, 0, maxBatch)
+	for {
+		calls = calls[:0]
+		select {
+		case c := <-l.in:
+			calls = append(calls, c)
+		case <-ctx.Done():
+			return
+		}
+	gather:
+		for len(calls) < maxBatch && !l.single {
+			select {
+			case c := <-l.in:
+				calls = append(calls, c)
+			default:
+				break gather
+			}
+		}
+		writes := calls[:0:0]
+		for _, c := range calls {
+			if c.read != nil {
+				c.read(l.book)
+				close(c.done)
+				continue
+			}
+			writes = append(writes, c)
+		}
+		if len(writes) > 0 {
+			l.transact(ctx, writes)
+		}
+	}
+}
+
+// transact answers calls with one transaction, or, when that cannot be, one by one.
+func (l *lane) transact(ctx context.Context, calls []*call) {
+	err := l.attempt(ctx, calls)
+	if err != nil && len(calls) > 1 && !unreachable(err) {
+		// One of them poisons the transaction: the others must not suffer.
+		l.metrics.replayed()
+		l.log.Warn("a batch failed and is replayed one by one", "calls", len(calls), "error", err)
+		for _, c := range calls {
+			c.err = nil
+			if err := l.attempt(ctx, []*call{c}); err != nil {
+				c.err = l.outward(err)
+			}
+			close(c.done)
+		}
+		return
+	}
+	for _, c := range calls {
+		if err != nil {
+			c.err = l.outward(err)
+		}
+		close(c.done)
+	}
+}
+
+// outward is what a caller is told of a database failure.
+func (l *lane) outward(err error) error {
+	var known *Error
+	if errors.As(err, &known) {
+		return known
+	}
+	if e := constraint(err); e != nil {
+		return e
+	}
+	l.log.Error("a transaction failed", "error", err)
+	if unreachable(err) {
+		return &Error{Code: ErrUnavailable.Code, Message: "the database cannot be reached right now: nothing was changed, try again", cause: err}
+	}
+	return &Error{Code: ErrInternal.Code, Message: "the ledger could not write this: nothing was changed", cause: err}
+}
+
+// constraint maps a violated constraint to the error people understand.
+func constraint(err error) *Error {
+	var pg *pgconn.PgError
+	if !errors.As(err, &pg) {
+		return nil
+	}
+	switch pg.ConstraintName {
+	case "tasks_task_id_unique":
+		return &Error{Code: ErrTaskExists.Code, Message: "a live task of this id exists already: choose another task_id", cause: err}
+	case "tasks_agent_name_unique":
+		return &Error{Code: ErrAgentExists.Code, Message: "a live agent of this name exists already: choose another name", cause: err}
+	case "pools_name_unique":
+		return &Error{Code: ErrPoolExists.Code, Message: "a pool of this name exists already", cause: err}
+	case "pool_resources_quota_not_exceeded":
+		return &Error{Code: ErrInternal.Code, Message: "the ledger refused to promise more than a pool has: nothing was changed", cause: err}
+	}
+	if pg.Code == "22021" || pg.Code == "22P05" {
+		return &Error{Code: ErrInvalid.Code, Message: "text contains a byte Postgres cannot store (NUL or invalid UTF-8)", cause: err}
+	}
+	return nil
+}
+
+func retryable(err error) bool {
+	var pg *pgconn.PgError
+	return errors.As(err, &pg) && (pg.Code == "40001" || pg.Code == "40P01")
+}
+
+// unreachable reports whether the server, not the statement, failed.
+func unreachable(err error) bool {
+	var pg *pgconn.PgError
+	if errors.As(err, &pg) {
+		return pg.Code[:2] == "57" || pg.Code[:2] == "08" || pg.Code[:2] == "53"
+	}
+	var known *Error
+	return !errors.As(err, &known)
+}
+
+// errMoved says that the book was behind and has caught up: start again.
+var errMoved = errors.New("ledger: the book was behind")
+
+// attempt runs calls as one transaction until it commits, with wider locks or again
+// after a serialization failure, a bounded number of times.
+func (l *lane) attempt(ctx context.Context, calls []*call) error {
+	want := map[int64]bool{}
+	for _, c := range calls {
+		for _, p := range c.plan(l.book) {
+			if p != nil {
+				want[p.id] = true
+			}
+		}
+	}
+	for try := 1; ; try++ {
+		err := l.once(ctx, calls, want)
+		var w widenError
+		switch {
+		case err == nil:
+			return nil
+		case try >= maxRetries:
+			return err
+		case errors.As(err, &w):
+			for _, id := range w.pools {
+				want[id] = true
+			}
+		case errors.Is(err, errMoved):
+		case retryable(err):
+			l.metrics.retried()
+			time.Sleep(time.Duration(rand.IntN(1<<min(try, 6))) * time.Millisecond)
+		default:
+			return err
+		}
+	}
+}
+
+type widenError struct{ widen }
+
+func (widenError) Error() string { return "ledger: more pools are needed" }
+
+// once is one transaction: lock, catch up, decide in memory, write, commit.
+func (l *lane) once(ctx context.Context, calls []*call, want map[int64]bool) (err error) {
+	began := time.Now()
+	conn, err := l.pool.Acquire(ctx)
+	if err != nil {
+		return err
+	}
+	defer conn.Release()
+
+	ids := make([]int64, 0, len(want))
+	for id := range want {
+		ids = append(ids, id)
+	}
+	slices.Sort(ids)
+
+	// First round trip: BEGIN and the locks.
+	open := &pgx.Batch{}
+	open.Queue("BEGIN")
+	open.Queue(dbgen.LockPoolsSQL, ids)
+	res := conn.SendBatch(ctx, open)
+	if _, err := res.Exec(); err != nil {
+		_ = res.Close()
+		return err
+	}
+	rows, err := res.Query()
+	var locked []dbgen.LockPoolsRow
+	if err == nil {
+		locked, err = pgx.CollectRows(rows, pgx.RowToStructByPos[dbgen.LockPoolsRow])
+	}
+	if e := res.Close(); err == nil {
+		err = e
+	}
+	committed := false
+	defer func() {
+		if !committed {
+			l.rollback(conn)
+		}
+	}()
+	if err != nil {
+		return err
+	}
+
+	b := l.newBatch()
+	xid := ""
+	var behind []int64
+	for _, p := range locked {
+		b.locked[p.ID] = true
+		xid = p.Xid
+		if known := l.book.pools[p.ID]; known == nil || known.version != p.Version || known.space.policyVersion != int(p.PolicyVersion) {
+			behind = append(behind, p.ID)
+		}
+	}
+	for _, id := range ids {
+		if !b.locked[id] { // deleted meanwhile
+			delete(want, id)
+			if p := l.book.pools[id]; p != nil {
+				l.book.dropPool(p)
+			}
+		}
+	}
+	if behind != nil {
+		l.metrics.caughtUp(len(behind))
+		// Under the lock nobody else can move it, so the loaded state is current; what was
+		// planned on the old one may need other pools, though.
+		if err := l.loadPools(ctx, conn.Conn(), behind); err != nil {
+			return err
+		}
+		for _, c := range calls {
+			for _, p := range c.plan(l.book) {
+				if p != nil && !b.locked[p.id] {
+					want[p.id] = true
+					err = errMoved
+				}
+			}
+		}
+		if err != nil {
+			return err
+		}
+	}
+
+	if err := l.decide(b, calls); err != nil {
+		b.rollback()
+		return err
+	}
+	if len(b.journal) == 0 && len(b.events) == 0 && len(b.writes) == 0 {
+		return nil // refusals only: nothing to write
+	}
+
+	// Second round trip: all writes and COMMIT.
+	out := b.flush(ctx)
+	out.Queue("COMMIT")
+	err = conn.SendBatch(ctx, out).Close()
+	if err != nil {
+		var pg *pgconn.PgError
+		if !errors.As(err, &pg) || unreachable(err) {
+			committed, err = l.outcome(ctx, xid, err)
+		}
+		if !committed {
+			b.rollback()
+			for _, id := range ids { // what we hold may be older than what others wrote meanwhile
+				if p := l.book.pools[id]; p != nil {
+					p.version = -1
+				}
+			}
+			return err
+		}
+		l.log.Warn("a commit's answer was lost, but it had committed", "xid", xid)
+	}
+	committed = true
+	b.committed()
+	l.metrics.batch(len(calls), time.Since(began))
+	l.after(b)
+	return nil
+}
+
+// outcome finds out whether a transaction whose COMMIT was not answered did commit.
+func (l *lane) outcome(ctx context.Context, xid string, cause error) (bool, error) {
+	l.metrics.unknown()
+	if xid == "" {
+		return false, cause
+	}
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	for {
+		var status *string
+		err := l.pool.QueryRow(ctx, "SELECT pg_xact_status($1::text::xid8)", xid).Scan(&status)
+		if err == nil && status != nil && *status != "in progress" {
+			return *status == "committed", cause
+		}
+		select {
+		case <-ctx.Done():
+			return false, fmt.Errorf("whether transaction %s committed is unknown: %w", xid, cause)
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+}
+
+// rollback ends a transaction on a context nobody cancels; a connection that
+// cannot even do that is thrown away.
+func (l *lane) rollback(conn *pgxpool.Conn) {
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	if _, err := conn.Exec(ctx, "ROLLBACK"); err != nil {
+		_ = conn.Conn().Close(ctx)
+	}
+}
+
+func (l *lane) newBatch() *batch {
+	return &batch{book: l.book, now: l.now().UTC().Truncate(time.Microsecond), locked: map[int64]bool{}, server: l.server,
+		rowsSeen: map[*row]int{}, poolSeen: map[*pool]bool{}, loanOut: map[loanKey]bool{}}
+}
+
+// decide runs every call on the batch, then lets the queues move.
+func (l *lane) decide(b *batch, calls []*call) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			w, ok := p.(widen)
+			if !ok {
+				// A defect of ours: the batch is undone and replayed one by one, so that only its cause suffers.
+				l.log.Error("a decision panicked", "panic", p, "stack", string(debug.Stack()))
+				err = &Error{Code: ErrInternal.Code, Message: "the ledger could not decide this: nothing was changed"}
+				return
+			}
+			err = widenError{w}
+		}
+	}()
+	for _, c := range calls {
+		c.err = c.do(b)
+	}
+	for len(b.drain) > 0 {
+		p := b.drain[0]
+		b.drain = b.drain[1:]
+		if l.book.pools[p.id] == p {
+			b.admitQueue(p)
+		}
+	}
+	return nil
+}
+
+// committed makes what the batch decided the book's own.
+func (b *batch) committed() {
+	seen := map[int64]bool{}
+	for _, u := range b.journal {
+		p := u.pool
+		if p == nil && u.row != nil {
+			p = u.row.pool
+		}
+		if p != nil && !seen[p.id] {
+			seen[p.id] = true
+			p.version++
+		}
+	}
+	for _, p := range b.dropped {
+		b.dropPool(p)
+	}
+}
+
+// look runs f on the book between two transactions.
+func (l *lane) look(ctx context.Context, f func(*book)) error {
+	return l.submit(ctx, &call{read: f})
+}
+
+// poolOf plans for one pool by name.
+func poolOf(ns, name string) func(*book) []*pool {
+	return func(b *book) []*pool {
+		if s := b.spaces[ns]; s != nil {
+			if p := s.pools[name]; p != nil {
+				return []*pool{p}
+			}
+		}
+		return nil
+	}
+}
+
+// rowPools plans for a row: its pool, who lent to it, and the pools of what it waits for.
+func rowPools(b *book, r *row) []*pool {
+	if r == nil || r.pool == nil {
+		return nil
+	}
+	out := []*pool{r.pool}
+	for _, l := range r.pool.loans {
+		out = append(out, b.pools[l.lender])
+	}
+	for _, id := range r.victims {
+		if v := b.rows[id]; v != nil {
+			out = append(out, v.pool)
+		}
+	}
+	if r.taking != nil {
+		if p := b.rows[r.taking.by]; p != nil {
+			out = append(out, p.pool)
+		}
+	}
+	return out
+}
+
+func uidOf(uid sched.ID) func(*book) []*pool {
+	return func(b *book) []*pool { return rowPools(b, b.rows[uid]) }
+}

@@ -1,0 +1,321 @@
+package ledger
+
+import (
+	"context"
+	"encoding/json"
+
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/schedulemesh/schedulemesh/db/dbgen"
+	"github.com/schedulemesh/schedulemesh/sched"
+)
+
+// What the agents package asks and reports. Every report names the attempt it is
+// about: a report on an attempt that is over is refused with wrong_state and
+// changes nothing.
+
+// Launching notes that an agent takes a while to come up.
+func (l *Ledger) Launching(ctx context.Context, uid sched.ID, attempt int) error {
+	return l.report(ctx, uid, func(b *batch) error { return b.launching(uid, attempt) })
+}
+
+// Started commits a reservation: the agent is ready.
+func (l *Ledger) Started(ctx context.Context, uid sched.ID, attempt int, s Started) error {
+	return l.report(ctx, uid, func(b *batch) error { return b.ready(uid, attempt, s) })
+}
+
+// LaunchFailed releases a reservation whose agent did not come up; victims it took come back.
+func (l *Ledger) LaunchFailed(ctx context.Context, uid sched.ID, attempt int, code, message string) error {
+	revive, plan, err := l.revivals(ctx, uid, attempt)
+	if err != nil {
+		return l.lane.outward(err)
+	}
+	return l.lane.submit(ctx, &call{plan: plan, do: func(b *batch) error {
+		rows, err := l.reread(ctx, revive)
+		if err != nil {
+			return err
+		}
+		return b.launchFailed(uid, attempt, code, message, rows)
+	}})
+}
+
+// Gone says that the agent of a stopping or preempting row was seen gone.
+func (l *Ledger) Gone(ctx context.Context, uid sched.ID, attempt int) error {
+	revive, plan, err := l.revivals(ctx, uid, attempt)
+	if err != nil {
+		return l.lane.outward(err)
+	}
+	return l.lane.submit(ctx, &call{plan: plan, do: func(b *batch) error {
+		var rows []*row
+		if r := b.rows[uid]; r != nil && r.state == Stopping && r.started.IsZero() {
+			if rows, err = l.reread(ctx, revive); err != nil {
+				return err
+			}
+		}
+		return b.gone(uid, attempt, rows)
+	}})
+}
+
+// revivals are the tasks an attempt took, which come back if it cannot run, and the
+// plan that locks their pools too.
+func (l *Ledger) revivals(ctx context.Context, uid sched.ID, attempt int) ([]sched.ID, func(*book) []*pool, error) {
+	var took []sched.ID
+	if err := l.lane.look(ctx, func(b *book) {
+		if r := b.rows[uid]; r != nil && r.started.IsZero() && r.state != Preempting {
+			took = r.took
+		}
+	}); err != nil {
+		return nil, nil, err
+	}
+	_ = attempt
+	if took == nil {
+		return nil, uidOf(uid), nil
+	}
+	found, err := l.q.TasksByUID(ctx, pgUUIDs(took))
+	if err != nil {
+		return nil, nil, err
+	}
+	plan := func(b *book) []*pool {
+		out := rowPools(b, b.rows[uid])
+		for _, t := range found {
+			if t.PoolID != nil {
+				out = append(out, b.pools[*t.PoolID])
+			}
+		}
+		return out
+	}
+	return took, plan, nil
+}
+
+// EntryDone says that a task's entry returned or raised.
+func (l *Ledger) EntryDone(ctx context.Context, uid sched.ID, attempt int, failed bool, message string, result json.RawMessage, cancelled bool) error {
+	return l.report(ctx, uid, func(b *batch) error { return b.entryDone(uid, attempt, failed, message, result, cancelled) })
+}
+
+// AgentDied says that a running agent ended and nobody had asked for it.
+func (l *Ledger) AgentDied(ctx context.Context, uid sched.ID, attempt int, reason string) error {
+	return l.report(ctx, uid, func(b *batch) error { return b.agentDied(uid, attempt, reason) })
+}
+
+// TakePhase persists that the next phase of a handover begins.
+func (l *Ledger) TakePhase(ctx context.Context, uid sched.ID, attempt int, rep TakeReport) error {
+	return l.report(ctx, uid, func(b *batch) error {
+		if r := b.rows[uid]; r != nil && r.taking != nil && r.taking.holder != uid {
+			return b.takePhaseByHand(r, attempt, rep)
+		}
+		return b.takePhase(uid, attempt, rep)
+	})
+}
+
+// HandDone ends a preemption by hand: cancelled and saved, the agent stays.
+func (l *Ledger) HandDone(ctx context.Context, uid sched.ID, attempt int) error {
+	return l.report(ctx, uid, func(b *batch) error { return b.handDone(uid, attempt) })
+}
+
+// Undo puts everything back while no cancel was sent yet: the victims of the
+// preemptor that takes this agent go on, and the preemptor fails with the reason
+// or waits in line. It reports false when it is too late for that.
+func (l *Ledger) Undo(ctx context.Context, victim sched.ID, code, reason string) (bool, error) {
+	undone := false
+	err := l.lane.submit(ctx, &call{
+		plan: func(b *book) []*pool {
+			h := b.rows[victim]
+			if h == nil || h.taking == nil {
+				return nil
+			}
+			return append(rowPools(b, h), rowPools(b, b.rows[h.taking.by])...)
+		},
+		do: func(b *batch) error {
+			undone = false
+			h := b.rows[victim]
+			if h == nil || h.taking == nil {
+				undone = true // somebody else undid it
+				return nil
+			}
+			p := b.rows[h.taking.by]
+			if p == nil || p.state != Reserved {
+				return nil
+			}
+			if undone = b.undo(p, reason); !undone {
+				return nil
+			}
+			if p.onInsufficient == Queue {
+				b.release(p)
+				b.requeue(p, code, reason)
+				b.drain = nil // not at once: the reason has not gone away
+				return nil
+			}
+			b.release(p)
+			b.finish(p, Failed, code, reason)
+			return nil
+		},
+	})
+	return undone, err
+}
+
+func (l *Ledger) report(ctx context.Context, uid sched.ID, do func(*batch) error) error {
+	return l.lane.submit(ctx, &call{plan: uidOf(uid), do: func(b *batch) error {
+		b.need(rowPools(b.book, b.rows[uid])...)
+		return do(b)
+	}})
+}
+
+// takePhaseByHand is takePhase for a preemption by hand, where the task, not the agent, moves.
+func (b *batch) takePhaseByHand(r *row, attempt int, rep TakeReport) error {
+	if r.attempt != attempt || r.state != Preempting {
+		return refuse(ErrWrongState, "the task is not being preempted")
+	}
+	return b.advance(r, rep)
+}
+
+// SetNodes says which machines a cluster has: Room is what agents of ours may use
+// of each, that is its total less what others use.
+func (l *Ledger) SetNodes(ctx context.Context, cluster string, nodes []sched.Node) error {
+	return l.lane.submit(ctx, &call{
+		plan: func(b *book) []*pool {
+			var out []*pool
+			for _, p := range b.pools {
+				if p.cluster == cluster && len(p.queue) > 0 {
+					out = append(out, p)
+				}
+			}
+			return out
+		},
+		do: func(b *batch) error {
+			b.setNodes(cluster, nodes)
+			for _, p := range b.pools {
+				if p.cluster == cluster && b.locked[p.id] {
+					b.freed(p)
+				}
+			}
+			return nil
+		},
+	})
+}
+
+// LaunchDetails is what a launch needs beyond its job.
+type LaunchDetails struct {
+	Spec       Spec
+	SavedState json.RawMessage
+}
+
+// Details reads the spec, pickle included, and the saved state of a task.
+func (l *Ledger) Details(ctx context.Context, uid sched.ID) (LaunchDetails, error) {
+	row, err := l.q.TaskPickle(ctx, pgUUID(uid))
+	if err != nil {
+		return LaunchDetails{}, l.lane.outward(err)
+	}
+	d := LaunchDetails{SavedState: row.SavedState}
+	if err := json.Unmarshal(row.Spec, &d.Spec); err != nil {
+		return d, err
+	}
+	d.Spec.Pickled = row.Pickled
+	return d, nil
+}
+
+// Holding is a live row that has, or is about to have, an agent.
+type Holding struct {
+	UID       sched.ID
+	Attempt   int
+	LaunchID  string
+	State     State
+	Cluster   string
+	TaskID    string
+	AgentName string
+	HasEntry  bool
+	Namespace string
+	Pool      string
+}
+
+// Holdings lists what the ledger believes to exist in a cluster, to compare with what does.
+func (l *Ledger) Holdings(ctx context.Context, cluster string) ([]Holding, error) {
+	var out []Holding
+	err := l.lane.look(ctx, func(b *book) {
+		for _, r := range b.rows {
+			if r.onAgent() && r.pool != nil && r.pool.cluster == cluster {
+				out = append(out, Holding{UID: r.uid, Attempt: r.attempt, LaunchID: r.launchID, State: r.state, Cluster: cluster,
+					TaskID: r.taskID, AgentName: r.agentName, HasEntry: r.hasEntry, Namespace: r.space.name, Pool: r.poolName})
+			}
+		}
+	})
+	return out, err
+}
+
+// Work claims rows that need somebody and are leased to nobody alive, and gives their jobs.
+func (l *Ledger) Work(ctx context.Context) ([]Job, error) {
+	uids, err := l.q.Work(ctx, dbgen.WorkParams{Me: l.server, Until: l.now().Add(leaseTime), Now: l.now(), RowLimit: 1000})
+	if err != nil {
+		return nil, l.lane.outward(err)
+	}
+	if len(uids) == 0 {
+		return nil, nil
+	}
+	var jobs []Job
+	err = l.lane.look(ctx, func(b *book) {
+		for _, id := range uids {
+			if r := b.rows[id.Bytes]; r != nil {
+				jobs = append(jobs, b.jobOf(r)...)
+			}
+		}
+	})
+	return jobs, err
+}
+
+// jobOf says what a row in a working state needs done.
+func (b *book) jobOf(r *row) []Job {
+	j := Job{UID: r.uid, Attempt: r.attempt, LaunchID: r.launchID, Pool: r.poolName, Namespace: r.space.name, TaskID: r.taskID, AgentName: r.agentName}
+	if r.pool != nil {
+		j.Cluster = r.pool.cluster
+	}
+	switch {
+	case (r.state == Reserved || r.state == Launching) && len(r.victims) == 0:
+		j.Kind, j.Labels, j.Request, j.Node, j.Timeout = JobLaunch, r.labels, r.request, r.node, r.launch
+	case r.state == Stopping && len(r.victims) == 0:
+		j.Kind = JobStop
+	case r.state == Preempting && r.taking != nil && r.taking.holder != r.uid && r.kind != KindAgent && r.taking.by == (sched.ID{}):
+		j.Kind, j.Phase, j.KeepAgent = JobTake, r.taking.phase, true
+		j.Tasks = []JobTask{{UID: r.uid, TaskID: r.taskID, Pool: r.poolName}}
+		if h := b.rows[r.taking.holder]; h != nil {
+			j.LaunchID = h.launchID
+		}
+	case r.state == Preempting && r.taking != nil && r.taking.holder == r.uid:
+		j.Kind, j.Phase = JobTake, r.taking.phase
+		for _, id := range r.taking.tasks {
+			if t := b.rows[id]; t != nil {
+				j.Tasks = append(j.Tasks, JobTask{UID: t.uid, TaskID: t.taskID, Pool: t.poolName})
+			}
+		}
+	default:
+		return nil
+	}
+	if j.Kind == JobTake {
+		p := r.space.core.Policy()
+		j.CancelTimeout, j.SaveTimeout = p.CancelTimeout.Duration(), p.SaveTimeout.Duration()
+	}
+	return []Job{j}
+}
+
+// RenewLeases keeps this server's work its own.
+func (l *Ledger) RenewLeases(ctx context.Context) error {
+	return l.q.RenewLeases(ctx, dbgen.RenewLeasesParams{Until: l.now().Add(leaseTime), Me: l.server})
+}
+
+// DropLeases gives this server's unfinished work away at shutdown.
+func (l *Ledger) DropLeases(ctx context.Context) error { return l.q.DropLeases(ctx, l.server) }
+
+// Deployment identifies this database to Ray clusters.
+func (l *Ledger) Deployment(ctx context.Context) (string, error) {
+	id, err := l.q.Deployment(ctx)
+	if err != nil {
+		return "", l.lane.outward(err)
+	}
+	return uuidString(id.Bytes), nil
+}
+
+func pgUUIDs(ids []sched.ID) []pgtype.UUID {
+	out := make([]pgtype.UUID, len(ids))
+	for i, id := range ids {
+		out[i] = pgUUID(id)
+	}
+	return out
+}
