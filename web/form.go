@@ -478,3 +478,19 @@ func list(e Errors, field, s string) []string {
 		}
 	}
 }
+
+// ParseLabels takes what a filter says; what is not key=value is left out.
+func ParseLabels(s string) []Label { return LabelsOf(labels(Errors{}, "", s)) }
+
+// Parse checks and converts the form.
+func (f Retune) Parse() (float64, Errors) {
+	e := Errors{}
+	required(e, "priority", f.Priority, "Say the new priority; 5.0 is usual.")
+	if len(e) > 0 {
+		return 0, e
+	}
+	return decimal(e, "priority", f.Priority), e
+}
+
+// Sorted lists the errors by field, the one about the whole first.
+func (e Errors) Sorted() []Label { return LabelsOf(e) }

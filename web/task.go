@@ -90,7 +90,8 @@ type Task struct {
 	CanComplete    bool
 	CanPreempt     bool
 	CanCancel      bool
-	CanRetune      bool // its priority may change
+	CanRetune      bool        // its priority may change
+	Again          *SubmitForm // the form that would submit the same once more; nil when it cannot (pickled, registered)
 }
 
 // Step is one entry of a timeline, newest first.

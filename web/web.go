@@ -9,6 +9,7 @@ package web
 import (
 	"context"
 	"net/url"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -177,3 +178,17 @@ type Note struct {
 	Title Line
 	Text  Line
 }
+
+// Escape makes a name a piece of a path.
+func Escape(segment string) string { return url.PathEscape(segment) }
+
+func itoa(n int64) string { return strconv.FormatInt(n, 10) }
+
+// LogStep is how much of a log a page shows, in bytes.
+const LogStep = 64 << 10
+
+// earlier is the offset of the stretch of log before this one.
+func earlier(c LogChunk) string { return itoa(max(0, c.Offset-LogStep)) }
+
+// PolicyVersion is the address of one version of the policy.
+func (p Page) PolicyVersion(n int) string { return p.To("/policy/versions/" + strconv.Itoa(n)) }

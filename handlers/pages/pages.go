@@ -10,7 +10,6 @@ package pages
 import (
 	"context"
 	"log/slog"
-	"net/http"
 	"time"
 
 	"github.com/schedulemesh/schedulemesh/web"
@@ -134,9 +133,4 @@ func WithUser(ctx context.Context, name string) context.Context {
 func User(ctx context.Context) string {
 	name, _ := ctx.Value(userKey{}).(string)
 	return name
-}
-
-// New serves the dashboard at the root, its assets under /static/ and the live stream at /live.
-func New(source Source, actions Actions, live Live, o Options) http.Handler {
-	return http.NotFoundHandler()
 }
