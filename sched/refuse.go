@@ -147,18 +147,29 @@ func (c *Core) neverFits(n *newcomer, pool Pool, p *problem) (Refusal, bool) {
 	if p.void || len(p.spots) > 0 {
 		return Refusal{}, false
 	}
-	nodes, largest := 0, Resources{}
+	var nodes nearest
 	for node := range c.nodes.Of(pool.Cluster) {
-		nodes++
-		largest = largest.Max(node.Total)
+		nodes.consider(node.Total.Lacking(n.Request), n.Request)
 	}
-	r := Refusal{Code: NoNodeLargeEnough, Short: largest.Lacking(n.Request)}
-	if r.Short.IsZero() {
-		r.Message = fmt.Sprintf("needs %v on one node; none of the %d in cluster %s has all of it", n.Request, nodes, pool.Cluster)
-	} else {
-		r.Message = fmt.Sprintf("needs %v on one node; the most any of the %d in cluster %s has is %s", n.Request, nodes, pool.Cluster, largest.of(n.Request))
+	return Refusal{
+		Code: NoNodeLargeEnough,
+		Message: fmt.Sprintf("needs %v on one node; of the %d in cluster %s even the nearest lacks %v when empty",
+			n.Request, nodes.seen, pool.Cluster, nodes.lack),
+		Short: nodes.lack,
+	}, true
+}
+
+// nearest finds the node that lacks the least, as a share of the request.
+type nearest struct {
+	seen int
+	lack Resources
+}
+
+func (n *nearest) consider(lack, request Resources) {
+	if n.seen == 0 || thousandths(lack, request) < thousandths(n.lack, request) {
+		n.lack = lack
 	}
-	return r, true
+	n.seen++
 }
 
 // reach is all capacity the pool could ever have, and whose it is: its own,
@@ -212,12 +223,9 @@ func (p *problem) short(taken []seat) Resources {
 	if quota := f.sum.Lacking(p.need); !quota.IsZero() || p.fitsNow {
 		return quota
 	}
-	var nearest Resources
+	var nodes nearest
 	for at := range p.spots {
-		lack := f.roomAt(at).Lacking(p.request)
-		if at == 0 || idle(lack, p.request) < idle(nearest, p.request) {
-			nearest = lack
-		}
+		nodes.consider(f.roomAt(at).Lacking(p.request), p.request)
 	}
-	return nearest
+	return nodes.lack
 }

@@ -81,11 +81,14 @@ type Task struct {
 
 // Incoming is a task asking for room.
 type Incoming struct {
-	ID          ID
-	Name        string
-	Pool        string
-	Priority    Milli
-	Labels      Labels
-	Request     Resources
+	ID       ID
+	Name     string
+	Pool     string
+	Priority Milli
+	Labels   Labels
+	Request  Resources // negative amounts count as nothing
+	// PreemptedBy are tasks it must never preempt: those that preempted it, and
+	// theirs. The core follows the PreemptedBy of live tasks by itself; it cannot
+	// know of queued ones, so the caller adds theirs.
 	PreemptedBy []ID
 }

@@ -175,7 +175,7 @@ func (p *problem) bestNode(taken []seat) NodeID {
 	f := p.freedBy(taken)
 	for at, s := range p.spots {
 		if room := f.roomAt(at); room.Covers(p.request) {
-			fits = append(fits, place{s.node.ID, idle(room.Sub(p.request), s.node.Total)})
+			fits = append(fits, place{s.node.ID, thousandths(room.Sub(p.request), s.node.Total)})
 		}
 	}
 	if len(fits) == 0 {
@@ -186,8 +186,9 @@ func (p *problem) bestNode(taken []seat) NodeID {
 	}).id
 }
 
-// idle adds up, over a node's resources, how many thousandths of its total are free.
-func idle(free, total Resources) (sum int64) {
+// thousandths adds up, over the resources of total, how many thousandths of it are
+// free: a simple measure of distance between unlike amounts.
+func thousandths(free, total Resources) (sum int64) {
 	total.Each(func(name string, of int64) {
 		if f := free.Get(name); f > 0 && of > 0 {
 			sum += 1000 * min(f, of) / of
