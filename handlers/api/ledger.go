@@ -1,0 +1,69 @@
+package api
+
+import (
+	"context"
+	"encoding/json"
+	"time"
+
+	"github.com/schedulemesh/schedulemesh/ledger"
+	"github.com/schedulemesh/schedulemesh/sched"
+)
+
+// Ledger is what the API needs of *ledger.Ledger.
+type Ledger interface {
+	Submit(ctx context.Context, ns string, s ledger.Submission) (ledger.Task, error)
+	Task(ctx context.Context, ns, taskID string) (ledger.Task, error)
+	Tasks(ctx context.Context, ns string, f ledger.TaskFilter) (ledger.Page[ledger.Task], error)
+	WaitTask(ctx context.Context, ns string, uid sched.ID) (ledger.Task, error)
+	TaskEvents(ctx context.Context, ns, taskID string) ([]ledger.Event, error)
+	Complete(ctx context.Context, ns, taskID, actor string) (ledger.Task, error)
+	Cancel(ctx context.Context, ns, taskID, actor string) (ledger.Task, error)
+	Restore(ctx context.Context, ns, taskID, actor string) (ledger.Task, error)
+	Patch(ctx context.Context, ns, taskID string, p ledger.TaskPatch) (ledger.Task, error)
+	Register(ctx context.Context, ns string, r ledger.Registration) (ledger.Task, error)
+
+	Preempt(ctx context.Context, ns string, p ledger.PreemptRequest) (ledger.Preemption, error)
+	Evaluate(ctx context.Context, ns string, e ledger.Evaluation) (ledger.EvaluationResult, error)
+	Preemptions(ctx context.Context, ns string, limit int, cursor string) (ledger.Page[ledger.Preemption], error)
+	Preemption(ctx context.Context, ns string, id int64) (ledger.Preemption, error)
+	Stats(ctx context.Context, ns string) (ledger.Stats, error)
+
+	CreatePool(ctx context.Context, ns string, p ledger.PoolSpec) (ledger.Pool, error)
+	UpdatePool(ctx context.Context, ns string, p ledger.PoolSpec) (ledger.Pool, error)
+	Pool(ctx context.Context, ns, name string) (ledger.Pool, error)
+	Pools(ctx context.Context, ns string) ([]ledger.Pool, error)
+	DeletePool(ctx context.Context, ns, name, actor string) error
+
+	CreateAgent(ctx context.Context, ns string, a ledger.AgentSubmission) (ledger.Agent, error)
+	WaitAgent(ctx context.Context, ns string, uid sched.ID) (ledger.Agent, error)
+	Agent(ctx context.Context, ns, nameOrTaskID string) (ledger.Agent, error)
+	Agents(ctx context.Context, ns string, limit int, cursor string) (ledger.Page[ledger.Agent], error)
+	DeleteAgent(ctx context.Context, ns, nameOrTaskID string, force bool, actor string) error
+
+	Policy(ctx context.Context, ns string) (ledger.PolicyVersion, error)
+	PolicyVersions(ctx context.Context, ns string, limit int) ([]ledger.PolicyVersion, error)
+	PolicyVersion(ctx context.Context, ns string, n int) (ledger.PolicyVersion, error)
+	PutPolicy(ctx context.Context, ns string, c ledger.PolicyChange) (ledger.PolicyVersion, error)
+	Rollback(ctx context.Context, ns string, to, base int, author, comment string) (ledger.PolicyVersion, error)
+
+	Namespaces(ctx context.Context) ([]string, error)
+	Events(ctx context.Context, ns string, after int64, limit int) ([]ledger.Event, error)
+	Subscribe(ctx context.Context, ns string, after int64) (<-chan ledger.Event, error)
+	Idempotent(ctx context.Context, ns, key string, fingerprint []byte, do func(ctx context.Context) (status int, body []byte, err error)) (status int, body []byte, replayed bool, err error)
+}
+
+// Logs reads what a task's agent printed.
+type Logs interface {
+	// Logs gives at most limit bytes of a stream ("stdout" or "stderr") from a byte
+	// offset, the offset to read on from, and whether nothing can follow. Text is
+	// valid UTF-8. A negative offset means the last -offset bytes.
+	Logs(ctx context.Context, ns, taskID, stream string, offset, limit int64) (text string, next int64, ended bool, err error)
+}
+
+// Metrics keeps what agents report about themselves.
+type Metrics interface {
+	// Report takes an agent's figures, a JSON object, in place of its earlier ones.
+	Report(ctx context.Context, ns, agent string, figures json.RawMessage) error
+	// Latest gives an agent's latest figures and when they came; nil when there are none.
+	Latest(ns, agent string) (figures json.RawMessage, at time.Time)
+}
