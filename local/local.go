@@ -141,6 +141,27 @@ func CacheDir() (string, error) {
 	return dir, nil
 }
 
+// RunDir returns a private directory for a run's sockets: dir, or, when a socket's
+// name in it would be too long for the system, one among the temporary files that
+// ends with this process.
+func RunDir(dir string) (string, error) {
+	const room = 107 - len("/bridge-0123456789abcdef.sock")
+	if len(dir) <= room {
+		return dir, os.MkdirAll(dir, 0o700)
+	}
+	guard, err := StartGuard()
+	if err != nil {
+		return "", err
+	}
+	// Not os.TempDir: on some systems its name alone is too long.
+	short, err := os.MkdirTemp("/tmp", "schedulemesh-run-")
+	if err != nil {
+		return "", fmt.Errorf("no place for sockets: %w", err)
+	}
+	guard.Remove(short)
+	return short, nil
+}
+
 // ownDir makes dir, or accepts it when it is a directory of ours that nobody else can write to.
 func ownDir(dir string) error {
 	if err := os.Mkdir(dir, 0o755); err == nil || !os.IsExist(err) {

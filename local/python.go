@@ -3,7 +3,6 @@ package local
 import (
 	"context"
 	"crypto/sha256"
-	"encoding/hex"
 	"fmt"
 	"os"
 	"os/exec"
@@ -61,16 +60,20 @@ func EnsurePython(ctx context.Context, opts PythonOptions) (string, error) {
 	defer lock.release()
 
 	python := filepath.Join(dir, "bin", "python")
-	want, err := opts.stamp(dir)
+	steps, err := opts.installSteps(dir)
 	if err != nil {
 		return "", err
 	}
 	stamp := filepath.Join(dir, stampFile)
-	if have, err := os.ReadFile(stamp); err == nil && string(have) == want && exec.CommandContext(ctx, python, "-c", "").Run() == nil {
+	installed, _ := os.ReadFile(stamp)
+	if exec.CommandContext(ctx, python, "-c", "").Run() != nil {
+		installed = nil
+	}
+	if !slices.ContainsFunc(steps, func(s installStep) bool { return !s.isIn(installed) }) {
 		return python, nil
 	}
 
-	if _, err := pythonVersion(ctx, python); err != nil {
+	if installed == nil {
 		base, version, err := findPython(ctx, opts.Base)
 		if err != nil {
 			return "", err
@@ -83,55 +86,62 @@ func EnsurePython(ctx context.Context, opts PythonOptions) (string, error) {
 	if err := checkRoom(dir); err != nil {
 		return "", err
 	}
-	_ = os.Remove(stamp)
-	for _, step := range opts.installSteps() {
+	for i, step := range steps {
+		if step.isIn(installed) {
+			continue
+		}
 		opts.Progress.say("installing %s", step.what)
 		if err := pipInstall(ctx, python, dir, step.args, opts.Progress); err != nil {
 			return "", err
 		}
+		if i == 0 {
+			installed = nil // what is built on the first lock is checked again after it
+		}
+		installed = append(installed, step.stamp...)
+		if err := os.WriteFile(stamp, installed, 0o644); err != nil {
+			return "", err
+		}
 	}
-	return python, os.WriteFile(stamp, []byte(want), 0o644)
+	return python, nil
 }
 
+// installStep is one call of pip, and the line that says it was made.
 type installStep struct {
-	what string
-	args []string
+	what  string
+	args  []string
+	stamp string
 }
 
-func (o PythonOptions) installSteps() []installStep {
+func (s installStep) isIn(installed []byte) bool { return strings.Contains(string(installed), s.stamp) }
+
+func (o PythonOptions) installSteps(dir string) ([]installStep, error) {
 	var steps []installStep
+	add := func(file, what string, args ...string) error {
+		data, err := os.ReadFile(file)
+		if err != nil {
+			return fmt.Errorf("what to install is written in %s, which cannot be read: %w", file, err)
+		}
+		// With its place: a venv that was moved does not work, its scripts name it.
+		sum := sha256.Sum256(append(data, dir...))
+		steps = append(steps, installStep{what, args, fmt.Sprintf("%s %x\n", filepath.Base(file), sum)})
+		return nil
+	}
 	for i, lock := range o.Locks {
 		what := "Ray and what goes with it (about 250 MB to download, once)"
 		if i > 0 {
 			what = "the tools for tests (once)"
 		}
-		steps = append(steps, installStep{what, []string{"--require-hashes", "--only-binary", ":all:", "-r", lock}})
+		if err := add(lock, what, "--require-hashes", "--only-binary", ":all:", "-r", lock); err != nil {
+			return nil, err
+		}
 	}
 	if o.Project != "" {
 		// Its dependencies, and what builds it, are in the lock.
-		steps = append(steps, installStep{"the schedulemesh package", []string{"--no-deps", "--no-build-isolation", "-e", o.Project}})
-	}
-	return steps
-}
-
-// stamp stands for all that decides what is in the environment.
-func (o PythonOptions) stamp(dir string) (string, error) {
-	sum := sha256.New()
-	files := slices.Clone(o.Locks)
-	if o.Project != "" {
-		files = append(files, filepath.Join(o.Project, "pyproject.toml"))
-	}
-	for _, file := range files {
-		data, err := os.ReadFile(file)
-		if err != nil {
-			return "", fmt.Errorf("what to install is written in %s, which cannot be read: %w", file, err)
+		if err := add(filepath.Join(o.Project, "pyproject.toml"), "the schedulemesh package", "--no-deps", "--no-build-isolation", "-e", o.Project); err != nil {
+			return nil, err
 		}
-		fmt.Fprintf(sum, "%s %d\n", filepath.Base(file), len(data))
-		sum.Write(data)
 	}
-	// A venv that was moved does not work: its scripts name its place.
-	fmt.Fprintln(sum, dir)
-	return hex.EncodeToString(sum.Sum(nil)) + "\n", nil
+	return steps, nil
 }
 
 // findPython returns an interpreter new enough, and not too new, for Ray.

@@ -159,6 +159,18 @@ func (r *Ray) Env() []string {
 	return append(env, "RAY_AUTH_MODE=token", "RAY_AUTH_TOKEN="+r.token)
 }
 
+// Export puts Env into this process's environment: what it starts from now on is a
+// driver of this head.
+func (r *Ray) Export() error {
+	for _, assignment := range r.Env() {
+		name, value, _ := strings.Cut(assignment, "=")
+		if err := os.Setenv(name, value); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // LogDir keeps the logs of Ray's processes and of the workers.
 func (r *Ray) LogDir() string { return filepath.Join(r.tempDir, "session_latest", "logs") }
 

@@ -1,0 +1,242 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"runtime"
+	"time"
+
+	"github.com/schedulemesh/schedulemesh/app"
+	"github.com/schedulemesh/schedulemesh/local"
+)
+
+// upSettings are what `up` brings besides the server.
+type upSettings struct {
+	server           serverSettings
+	data, venv       string
+	project          string
+	rayCPUs, rayGPUs int
+	rayStore         int
+	withParent       bool
+}
+
+func upCommand() *command {
+	var c upSettings
+	return &command{
+		name:    "up",
+		summary: "everything on this machine: Postgres, Ray, sidecar, server",
+		help: `
+Brings up a whole ScheduleMesh on this machine and prints a link to it: an
+embedded Postgres, unless DATABASE_URL names one; a Python environment with Ray,
+unless SCHEDULEMESH_PYTHON names one; a Ray head, unless RAY_ADDRESS names a
+cluster; the sidecar and the server. What it makes is kept in one directory, so
+that the next start goes on where this one ended. Ctrl-C stops all of it.`,
+		settings: func(s *settings) {
+			s.text(&c.data, "data", "DIR", "SCHEDULEMESH_DATA", ".data", "keeps the database, the token and the logs")
+			s.text(&c.server.database, "database", "URL", "DATABASE_URL", "", "a Postgres to use instead of our own")
+			s.text(&c.venv, "venv", "DIR", "SCHEDULEMESH_VENV", ".venv", "the Python environment to make or use")
+			s.text(&c.project, "python-project", "DIR", "SCHEDULEMESH_PYTHON_PROJECT", "python", "where requirements.lock and the schedulemesh package are")
+			s.number(&c.rayCPUs, "ray-cpus", "SCHEDULEMESH_RAY_CPUS", max(8, runtime.NumCPU()), "logical CPUs of our Ray head; may be more than there are")
+			s.number(&c.rayGPUs, "ray-gpus", "SCHEDULEMESH_RAY_GPUS", 0, "logical GPUs of our Ray head; 0 counts the real ones")
+			s.number(&c.rayStore, "ray-object-store", "SCHEDULEMESH_RAY_OBJECT_STORE", 200, "MiB of shared memory for our Ray head's objects")
+			s.toggle(&c.withParent, "with-parent", "", "stop when the process that started this one is gone")
+			c.server.register(s, "text")
+		},
+		run: func(ctx context.Context, io stdio, args []string) error {
+			if len(args) > 0 {
+				return errUsage
+			}
+			ctx, stop := context.WithCancel(ctx)
+			defer stop()
+			if c.withParent {
+				go watchParent(ctx, stop)
+			}
+			return c.up(ctx, io)
+		},
+	}
+}
+
+// up starts everything, says where it is, waits, and stops everything.
+func (c *upSettings) up(ctx context.Context, out stdio) (err error) {
+	say := func(format string, args ...any) { fmt.Fprintf(out.out, "  "+format+"\n", args...) }
+	progress := local.Progress(func(line string) { say("%s", line) })
+	started := time.Now()
+
+	// What is started is stopped in the opposite order, whatever happens.
+	var stops []func(context.Context) error
+	defer func() {
+		if ctx.Err() != nil {
+			say("stopping")
+			if errors.Is(err, context.Canceled) {
+				err = nil
+			}
+		}
+		stopCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.server.shutdownTimeout+30*time.Second)
+		defer cancel()
+		for i := len(stops) - 1; i >= 0; i-- {
+			err = errors.Join(err, stops[i](stopCtx))
+		}
+		if ctx.Err() != nil {
+			say("stopped; the data is kept in %s", c.data)
+		}
+	}()
+
+	if _, err := local.StartGuard(); err != nil {
+		return err
+	}
+	if err := c.prepareData(); err != nil {
+		return err
+	}
+	log, logger, err := c.openLog(out)
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+
+	// Closed when a part that must run has ended by itself.
+	var postgresDone, rayDone <-chan struct{}
+	if c.server.database == "" {
+		pg, err := local.StartPostgres(ctx, local.PostgresOptions{Dir: filepath.Join(c.data, "postgres"), Progress: progress})
+		if err != nil {
+			return err
+		}
+		stops = append(stops, pg.Stop)
+		postgresDone = pg.Done()
+		c.server.database = pg.URL()
+		say("Postgres is up, its data in %s", filepath.Join(c.data, "postgres"))
+	} else {
+		say("using the Postgres that DATABASE_URL names")
+	}
+	forget, err := c.noteDatabase()
+	if err != nil {
+		return err
+	}
+	stops = append(stops, forget)
+
+	if c.server.bridgeURL == "" {
+		if err := c.ensurePython(ctx, progress); err != nil {
+			return err
+		}
+		if c.server.rayAddress == "" {
+			ray, err := c.startRay(ctx, progress)
+			if err != nil {
+				return err
+			}
+			stops = append(stops, ray.Stop)
+			rayDone = ray.Done()
+			say("Ray is up at %s with %d CPUs, its dashboard at %s", ray.Address(), c.rayCPUs, ray.DashboardURL())
+		} else {
+			say("using the Ray cluster at %s", c.server.rayAddress)
+		}
+	} else {
+		say("using the sidecar at %s", c.server.bridgeURL)
+	}
+
+	a, err := app.New(ctx, c.server.config(logger))
+	if err != nil {
+		return err
+	}
+	if err := a.Start(ctx); err != nil {
+		return err
+	}
+	stops = append(stops, a.Stop)
+	fmt.Fprintf(out.out, "\n  ScheduleMesh is up (%s)\n\n    %s\n    sign in:  %s\n\n  Logs are in %s. Ctrl-C stops everything.\n\n",
+		time.Since(started).Round(100*time.Millisecond), a.URL(), a.SignInURL(), log.Name())
+
+	select {
+	case <-ctx.Done():
+		return nil
+	case <-postgresDone:
+		return fmt.Errorf("Postgres ended by itself: see %s", filepath.Join(c.data, "postgres", "postgres.log"))
+	case <-rayDone:
+		return errors.New("Ray ended by itself: start again, and give it more memory if it was killed for that")
+	}
+}
+
+// prepareData makes the directory for what is kept, and fills in what lives there.
+func (c *upSettings) prepareData() error {
+	data, err := filepath.Abs(c.data)
+	if err != nil {
+		return err
+	}
+	// Not 0700: the user that runs Postgres for root passes through. Secrets in it are 0600.
+	if err := os.MkdirAll(data, 0o755); err != nil {
+		return fmt.Errorf("no place for the data: %w; choose one with --data", err)
+	}
+	c.data = data
+	if c.server.tokenFile == "" {
+		c.server.tokenFile = filepath.Join(data, "token")
+	}
+	if c.server.runDir != "" {
+		return nil
+	}
+	c.server.runDir, err = local.RunDir(filepath.Join(data, "run"))
+	return err
+}
+
+// noteDatabase leaves the database's URL where `server verify` and `server migrate`
+// find it while this runs.
+func (c *upSettings) noteDatabase() (forget func(context.Context) error, err error) {
+	note := databaseNote(c.data)
+	if err := os.WriteFile(note, []byte(c.server.database+"\n"), 0o600); err != nil {
+		return nil, err
+	}
+	return func(context.Context) error { return os.Remove(note) }, nil
+}
+
+// openLog logs to a file, and warnings to the terminal too.
+func (c *upSettings) openLog(out stdio) (*os.File, *slog.Logger, error) {
+	name := filepath.Join(c.data, "server.log")
+	log, err := os.OpenFile(name, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	if err != nil {
+		return nil, nil, err
+	}
+	toFile, err := c.server.logHandler(log)
+	if err != nil {
+		log.Close()
+		return nil, nil, err
+	}
+	toTerminal := slog.NewTextHandler(io.Writer(out.err), &slog.HandlerOptions{Level: slog.LevelWarn})
+	return log, slog.New(slog.NewMultiHandler(toFile, toTerminal)), nil
+}
+
+func (c *upSettings) ensurePython(ctx context.Context, progress local.Progress) (err error) {
+	if c.server.python != "" {
+		return nil
+	}
+	lock := filepath.Join(c.project, "requirements.lock")
+	if _, err := os.Stat(lock); err != nil {
+		return fmt.Errorf("%s is not here: run this in a checkout of ScheduleMesh, or set SCHEDULEMESH_PYTHON to a Python with Ray and the schedulemesh package", lock)
+	}
+	c.server.python, err = local.EnsurePython(ctx, local.PythonOptions{
+		Dir: c.venv, Locks: []string{lock}, Project: c.project, Base: os.Getenv("PYTHON"), Progress: progress,
+	})
+	return err
+}
+
+// startRay starts a head whose drivers, the sidecar among them, find what they
+// need in our environment.
+func (c *upSettings) startRay(ctx context.Context, progress local.Progress) (*local.Ray, error) {
+	progress("starting Ray")
+	var token string
+	if os.Getenv("RAY_AUTH_MODE") != "disabled" {
+		var err error
+		if token, err = local.RayToken(); err != nil {
+			return nil, err
+		}
+	}
+	ray, err := local.StartRay(ctx, local.RayOptions{
+		Python: c.server.python, NumCPUs: c.rayCPUs, NumGPUs: c.rayGPUs,
+		ObjectStoreMemory: int64(c.rayStore) << 20, Token: token, Progress: progress,
+	})
+	if err != nil {
+		return nil, err
+	}
+	c.server.rayAddress = ray.Address()
+	return ray, ray.Export()
+}
