@@ -50,6 +50,11 @@ func fakeClassOf(a *fakeAgent) (fakeClass, *Error) {
 		c.run = func(w *FakeCluster, a *fakeAgent) {
 			w.finish(a, Outcome{Error: "ValueError: told to fail", Traceback: "Traceback (most recent call last):\nValueError: told to fail\n"})
 		}
+	case "Reporting":
+		c.run = func(w *FakeCluster, a *fakeAgent) {
+			w.publish(a.owner, Event{Type: EventAgentMetrics, LaunchID: a.req.LaunchID, Metrics: jsonOf(map[string]any{"step": 1, "loss": 0.5})})
+			runCounter(w, a)
+		}
 	case "Printer":
 		c.run = runPrinter
 	case "Exiting":

@@ -110,6 +110,7 @@ var cases = []struct {
 	{"deployments do not see each other's agents", (*scene).apart},
 	{"output is readable, live and after death", (*scene).logs},
 	{"what others use is foreign, what we use is not", (*scene).foreign},
+	{"metrics an agent reports come as events", (*scene).metrics},
 	{"ten megabytes of arguments", (*scene).large},
 	{"a body beyond the limit is refused", (*scene).tooLarge},
 }

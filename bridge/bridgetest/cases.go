@@ -785,6 +785,13 @@ func (s *scene) foreign() {
 	}
 }
 
+func (s *scene) metrics() {
+	id := s.launch(s.request("Reporting"))
+	f := s.followNow()
+	s.run(id, bridge.Entry{Method: "run"})
+	s.equal("the metrics", f.of(id, bridge.EventAgentMetrics).Metrics, `{"step": 1, "loss": 0.5}`)
+}
+
 func (s *scene) large() {
 	req := s.request("Echo")
 	big := strings.Repeat("x", 10<<20)

@@ -103,6 +103,7 @@ async def serve(args: argparse.Namespace, token: str) -> None:
     """Connect to Ray, find what earlier sidecars left, and serve until told to stop."""
     from aiohttp import web
 
+    from schedulemesh.bridge import actors
     from schedulemesh.bridge.agents import Agents
     from schedulemesh.bridge.events import Events
     from schedulemesh.bridge.server import Server, about
@@ -121,7 +122,7 @@ async def serve(args: argparse.Namespace, token: str) -> None:
     store = Store(args.deployment, session)
     agents = Agents(args.deployment, namespace, session, store, events)
     await agents.nodes.look(force=True)
-    await agents.recover()
+    await asyncio.gather(agents.recover(), asyncio.to_thread(actors.export))
     server = Server(agents, store, events, about(args.deployment, session, namespace), token)
     runner = web.AppRunner(server.app(), access_log=None, handle_signals=False, shutdown_timeout=1.0)
     await runner.setup()

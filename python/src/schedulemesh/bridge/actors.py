@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import logging
 from typing import Any
 
 import ray
@@ -11,6 +12,8 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from schedulemesh.bridge import worker
 from schedulemesh.bridge.errors import bad_request
+
+log = logging.getLogger(__name__)
 
 #: What a class is taken to offer when the server does not say.
 DEFAULT_METHODS: tuple[tuple[str, bool, bool, int], ...] = tuple(
@@ -83,6 +86,22 @@ def agent_class(methods: Methods) -> Any:
         groups = {"control": _CONTROL_THREADS, "watch": _WATCH_THREADS}
         found = _classes[methods] = ray.remote(concurrency_groups=groups)(cls)
     return found
+
+
+def export(methods: Methods = DEFAULT_METHODS) -> None:
+    """Send a class to the cluster ahead of its first agent, which then starts a tenth of a second sooner.
+
+    Ray does this at the first launch by itself; should its inside have changed, that is left to it.
+    """
+    try:
+        cluster = ray._private.worker.global_worker
+        meta = agent_class(methods).__ray_metadata__
+        cluster.function_actor_manager.export_actor_class(
+            meta.modified_class, meta.actor_creation_function_descriptor, meta.method_meta.methods.keys()
+        )
+        meta.last_export_cluster_and_job = cluster.current_cluster_and_job
+    except Exception as error:
+        log.info("the actor class is sent with the first launch: %s", error)
 
 
 def options_of(

@@ -40,7 +40,7 @@ GRACE = 0.25
 KEEP_ENDED = 2000
 KEEP_ENDED_FOR = 3600.0
 #: How long the node of a process that is gone may take to count its resources as free, in seconds.
-ROOM_PATIENCE = 1.0
+ROOM_PATIENCE = 0.3
 
 LAUNCHING, READY, GONE = "launching", "ready", "gone"
 
@@ -179,7 +179,10 @@ class Agents:
         launch_id = request["launch_id"]
         record = self.records.get(launch_id)
         if record is None:
-            record, make = self._prepare(request)
+            try:
+                record, make = self._prepare(request)
+            except (TypeError, ValueError, AttributeError, KeyError) as error:
+                raise bad_request(f"the request cannot be read: {error}") from None
             self.records[launch_id] = record
             self._start(self._launch(record, make))
         await record.settled.wait()
@@ -546,9 +549,10 @@ class Agents:
                 if not record.node_id:
                     return True
                 used: Resources = {}
-                for node_id, resources in self._placed(leave_out=record):
-                    if node_id == record.node_id:
-                        add(used, resources)
+                for other in self.records.values():
+                    # One that is on no node yet may have come to this one already.
+                    if other.state != GONE and other is not record and other.node_id in ("", record.node_id):
+                        add(used, other.resources)
                 if await self.nodes.room_is_back(record.node_id, used, record.resources):
                     return True
                 if time.monotonic() - process_gone > ROOM_PATIENCE:
@@ -595,10 +599,10 @@ class Agents:
     def _died(self, record: Record) -> BridgeError:
         return BridgeError("agent_died", f"agent {record.launch_id} has ended: {record.reason}")
 
-    def _placed(self, leave_out: Record | None = None) -> Iterator[tuple[str, Resources]]:
-        """Where agents hold resources. Those being launched count on the node they will be on, once known."""
+    def _placed(self) -> Iterator[tuple[str, Resources]]:
+        """Where agents hold resources."""
         for record in self.records.values():
-            if record.state != GONE and record is not leave_out and record.node_id:
+            if record.state != GONE and record.node_id:
                 yield record.node_id, record.resources
 
     # After a restart.

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-import os
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -152,7 +151,7 @@ class Nodes:
 
             stub = self._stub(node)
             reply = await stub.GetResourceLoad(
-                node_manager_pb2.GetResourceLoadRequest(), timeout=RAYLET_TIMEOUT, metadata=_metadata()
+                node_manager_pb2.GetResourceLoadRequest(), timeout=RAYLET_TIMEOUT
             )
             return from_ray(dict(reply.resources.resources_available))
         except Exception as error:
@@ -185,7 +184,7 @@ class Nodes:
             from ray.core.generated import node_manager_pb2
 
             reply = await self._stub(node).GetWorkerPIDs(
-                node_manager_pb2.GetWorkerPIDsRequest(), timeout=RAYLET_TIMEOUT, metadata=_metadata()
+                node_manager_pb2.GetWorkerPIDsRequest(), timeout=RAYLET_TIMEOUT
             )
             return set(reply.pids)
         except Exception:
@@ -198,7 +197,7 @@ class Nodes:
         if found is None:
             from ray.core.generated import node_manager_pb2_grpc
 
-            channel = grpc.aio.insecure_channel(address, options=[("grpc.enable_http_proxy", 0)])
+            channel = _channel(address)
             found = self._channels[node.id] = (channel, node_manager_pb2_grpc.NodeManagerServiceStub(channel))
         return found[1]
 
@@ -323,7 +322,7 @@ class Nodes:
                 keep_alive_duration_secs=SPARE_LIFE,
             )
             request.runtime_env_info.serialized_runtime_env = "{}"
-            await self._stub(node).PrestartWorkers(request, timeout=RAYLET_TIMEOUT, metadata=_metadata())
+            await self._stub(node).PrestartWorkers(request, timeout=RAYLET_TIMEOUT)
             node.spares += missing
         except Exception as error:
             self._spares_work = False
@@ -333,7 +332,7 @@ class Nodes:
         from ray.core.generated import common_pb2, node_manager_pb2
 
         reply = await self._stub(node).GetNodeStats(
-            node_manager_pb2.GetNodeStatsRequest(), timeout=10 * RAYLET_TIMEOUT, metadata=_metadata()
+            node_manager_pb2.GetNodeStatsRequest(), timeout=10 * RAYLET_TIMEOUT
         )
         return sum(
             1
@@ -358,6 +357,11 @@ def _background(work: Any) -> None:
     task.add_done_callback(_tasks.discard)
 
 
-def _metadata() -> tuple[tuple[str, str], ...]:
-    token = os.environ.get("RAY_AUTH_TOKEN", "")
-    return (("authorization", f"Bearer {token}"),) if token else ()
+def _channel(address: str) -> grpc.aio.Channel:
+    """A channel to a raylet, with Ray's own TLS and token where they are on."""
+    options = [("grpc.enable_http_proxy", 0)]
+    try:
+        from ray._private.grpc_utils import init_grpc_channel
+    except ImportError:
+        return grpc.aio.insecure_channel(address, options=options)
+    return init_grpc_channel(address, options=options, asynchronous=True)

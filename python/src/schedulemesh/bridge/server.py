@@ -151,6 +151,8 @@ class Server:
         for name, amount in (body.get("resources") or {}).items():
             if isinstance(amount, bool) or not isinstance(amount, int) or amount < 0:
                 raise bad_request(f"resource {name!r} is {amount!r}, it must be a whole number, not negative")
+        body["timeout"] = _seconds(body, "timeout", 0.0)
+        body["room_timeout"] = _seconds(body, "room_timeout", 0.0)
         return _json(await self._agents.launch(body))
 
     async def run(self, request: web.Request) -> web.Response:
@@ -167,21 +169,23 @@ class Server:
     async def cancel(self, request: web.Request) -> web.Response:
         body = await _body(request)
         return _json(
-            await self._agents.cancel(_text(body, "launch_id"), _text(body, "task_id"), _timeout(body))
+            await self._agents.cancel(
+                _text(body, "launch_id"), _text(body, "task_id"), _seconds(body, "timeout", 10.0)
+            )
         )
 
     async def save_state(self, request: web.Request) -> web.Response:
         body = await _body(request)
-        return _json(await self._agents.save_state(_text(body, "launch_id"), _timeout(body)))
+        return _json(await self._agents.save_state(_text(body, "launch_id"), _seconds(body, "timeout", 10.0)))
 
     async def ping(self, request: web.Request) -> web.Response:
         body = await _body(request)
-        await self._agents.ping(_text(body, "launch_id"), _timeout(body))
+        await self._agents.ping(_text(body, "launch_id"), _seconds(body, "timeout", 10.0))
         return _json({})
 
     async def kill(self, request: web.Request) -> web.Response:
         body = await _body(request)
-        await self._agents.kill(_text(body, "launch_id"), _timeout(body))
+        await self._agents.kill(_text(body, "launch_id"), _seconds(body, "timeout", 10.0))
         return _json({})
 
     async def list(self, _: web.Request) -> web.Response:
@@ -280,10 +284,10 @@ def _text(body: dict[str, Any], name: str) -> str:
     return value
 
 
-def _timeout(body: dict[str, Any]) -> float:
-    value = body.get("timeout", 10.0)
+def _seconds(body: dict[str, Any], name: str, default: float) -> float:
+    value = body.get(name, default)
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 86400:
-        raise bad_request(f"timeout is {value!r}, it must be seconds from 0 to 86400")
+        raise bad_request(f"{name} is {value!r}, it must be seconds from 0 to 86400")
     return float(value)
 
 

@@ -23,13 +23,18 @@ import sys
 import threading
 import time
 import traceback
+import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
 #: The largest entry result, in characters of JSON, that is kept; of a longer one only its start.
 MAX_RESULT = 1 << 20
 #: How many metrics reports wait for the sidecar; older ones are dropped first.
-MAX_METRICS = 256
+MAX_METRICS = 64
+#: Reports go to the sidecar together, so often (seconds).
+METRICS_PERIOD = 0.25
+#: The name in ``sys.modules`` under which code in the worker finds its :class:`AgentHost`.
+HOST_MODULE = "_schedulemesh_host"
 
 Answer = dict[str, Any]
 
@@ -137,6 +142,7 @@ class AgentHost:
         self.sm_entry_state = ""
         self.sm_outcome: Answer | None = None
         self.sm_metrics: list[str] = []
+        self.sm_metrics_sent = 0.0
         self.sm_cancel_asked = False
         self.sm_changed = threading.Condition()
         self.sm_watcher = ""
@@ -144,6 +150,9 @@ class AgentHost:
         self.sm_bounded_calls: dict[str, threading.Thread] = {}
         self.sm_serial = threading.RLock()
         self.sm_loop_lock = threading.Lock()
+        host = types.ModuleType(HOST_MODULE)
+        host.__dict__.update(report=self.sm_report, task_id=spec["task_id"], pool_name=spec["pool"])
+        sys.modules[HOST_MODULE] = host
         try:
             self._sm_build()
         except _Refused as error:
@@ -283,10 +292,21 @@ class AgentHost:
             while True:
                 if self.sm_watcher != token:
                     return {"superseded": True}
-                if self.sm_metrics or (self.sm_outcome is not None and not knows_outcome):
+                news = self.sm_outcome is not None and not knows_outcome
+                early = self.sm_metrics_sent + METRICS_PERIOD - time.monotonic()
+                if news or (self.sm_metrics and early <= 0):
                     metrics, self.sm_metrics = self.sm_metrics, []
+                    self.sm_metrics_sent = time.monotonic()
                     return {"entry": self.sm_entry_state, "outcome": self.sm_outcome, "metrics": metrics}
-                self.sm_changed.wait()
+                self.sm_changed.wait(early if self.sm_metrics else None)
+
+    def sm_report(self, metrics: dict[str, Any]) -> None:
+        """Hand metrics to the sidecar; returns at once. Raises :class:`NotJson`."""
+        text = to_json(metrics, "metrics")
+        with self.sm_changed:
+            self.sm_metrics.append(text)
+            del self.sm_metrics[:-MAX_METRICS]
+            self.sm_changed.notify_all()
 
     def sm_cancel(self, task_id: str, timeout: float) -> Answer:
         """Call the user's ``cancel``, for at most ``timeout`` seconds."""
@@ -396,7 +416,8 @@ class AgentHost:
             raise RuntimeError("the agent could not be built")
         stream = getattr(self.sm_object, method)(*args, **kwargs)
         if not inspect.isasyncgen(stream):
-            yield from stream
+            for item in stream:  # not "yield from": Ray sends values in, which plain iterators refuse
+                yield item
             return
         loop = self._sm_get_loop()
         while True:
