@@ -416,7 +416,8 @@ class AgentHost:
             raise RuntimeError("the agent could not be built")
         stream = getattr(self.sm_object, method)(*args, **kwargs)
         if not inspect.isasyncgen(stream):
-            for item in stream:  # not "yield from": Ray sends values in, which plain iterators refuse
+            # Not "yield from": Ray sends values in, which plain iterators refuse.
+            for item in stream:  # noqa: UP028
                 yield item
             return
         loop = self._sm_get_loop()
