@@ -2,6 +2,7 @@ package local
 
 import (
 	"bufio"
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -229,4 +230,22 @@ func withoutVariable(environment []string, name string) []string {
 		}
 	}
 	return kept
+}
+
+// WatchParent calls stop when the process that started us is gone, killed perhaps.
+func WatchParent(ctx context.Context, stop func()) {
+	parent := os.Getppid()
+	tick := time.NewTicker(200 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+			if os.Getppid() != parent {
+				stop()
+				return
+			}
+		}
+	}
 }

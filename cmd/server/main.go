@@ -13,7 +13,6 @@ import (
 	"os/signal"
 	"strings"
 	"syscall"
-	"time"
 )
 
 // command is one word after `server`.
@@ -120,22 +119,4 @@ func stopOnSignal(stop context.CancelFunc) {
 	<-signals
 	fmt.Fprintln(os.Stderr, "stopping at once")
 	os.Exit(130)
-}
-
-// watchParent calls stop when the process that started us is gone, killed perhaps.
-func watchParent(ctx context.Context, stop context.CancelFunc) {
-	parent := os.Getppid()
-	tick := time.NewTicker(200 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-			if os.Getppid() != parent {
-				stop()
-				return
-			}
-		}
-	}
 }

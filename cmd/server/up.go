@@ -54,7 +54,7 @@ that the next start goes on where this one ended. Ctrl-C stops all of it.`,
 			ctx, stop := context.WithCancel(ctx)
 			defer stop()
 			if c.withParent {
-				go watchParent(ctx, stop)
+				go local.WatchParent(ctx, stop)
 			}
 			return c.up(ctx, io)
 		},
@@ -182,7 +182,12 @@ func (c *upSettings) prepareData() error {
 // noteDatabase leaves the database's URL where `server verify` and `server migrate`
 // find it while this runs.
 func (c *upSettings) noteDatabase() (forget func(context.Context) error, err error) {
+	guard, err := local.StartGuard()
+	if err != nil {
+		return nil, err
+	}
 	note := databaseNote(c.data)
+	guard.Remove(note)
 	if err := os.WriteFile(note, []byte(c.server.database+"\n"), 0o600); err != nil {
 		return nil, err
 	}
