@@ -247,15 +247,47 @@ func TestBorrowedQuotaIsNotTooLarge(t *testing.T) {
 	if d := w.core().Decide(incoming("a", 9, nil, cpu(6)), later); d.Outcome != Preempt {
 		t.Errorf("%+v", d)
 	}
+	w.pools[0].Free = cpu(6)
+	w.nodes = []Node{{ID: "n", Cluster: "local", Total: cpu(8)}}
+	if d := w.core().Decide(incoming("a", 0, nil, cpu(6)), later); d.Refusal.Code != NoVictims {
+		t.Errorf("only room is missing: %+v", d)
+	}
+}
+
+func TestNodesAreReplacedAdjustedAndRemoved(t *testing.T) {
+	nodes := NewNodes()
+	for _, id := range []NodeID{"b", "a", "c", "b"} {
+		nodes.Put(Node{ID: id, Cluster: "local", Room: cpu(1)})
+	}
+	nodes.Put(Node{ID: "c", Cluster: "moved", Room: cpu(1)})
+	nodes.Adjust("a", cpu(-3))
+	nodes.Adjust("nobody", cpu(1))
+	nodes.Remove("nobody")
+	var got []string
+	for n := range nodes.Of("local") {
+		got = append(got, string(n.ID)+": "+n.Room.String())
+	}
+	if strings.Join(got, ", ") != "a: -2 cpu, b: 1 cpu" {
+		t.Errorf("%q", got)
+	}
+	nodes.Remove("b")
+	if _, there := nodes.Get("b"); there {
+		t.Error("b is still there")
+	}
+	// A node of which only the room is known is large enough for what it has room for.
+	c := NewCore(DefaultPolicy(), nodes)
+	c.PutPool(Pool{Name: "a", Cluster: "moved", Free: cpu(1)})
+	if d := c.Decide(incoming("a", 1, nil, cpu(1)), later); d.Outcome != Admit || d.Node != "c" {
+		t.Errorf("%+v", d)
+	}
 }
 
 func TestExplainSaysWhyEachTaskIsSafeAndWhatWouldChangeIt(t *testing.T) {
 	w := world{policy: patched(t, `{"protected_pools":["production"],"min_runtime_seconds":30,"max_preemptions_per_task":3,
-		"max_preemptions_per_minute":9,"min_preempt_score":2,"label_preemption_rules":{"tier":{"premium":["standard","batch"]}}}`)}
+		"max_preemptions_per_minute":9,"min_preempt_score":2,"label_preemption_rules":{"tier":{"premium":["standard"],"standard":["low"]}}}`)}
 	w.pools = []Pool{pool("a", cpu(0), cpu(9)), pool("b", cpu(0), cpu(9)), pool("production", cpu(0), cpu(9)), pool("tired", cpu(0), cpu(9)),
 		{Name: "far", Cluster: "other"}}
 	w.pools[3].Preempted = 9
-	standard := labels(Labels{"tier": "standard"})
 	want := map[string]string{}
 	say := func(name, pool string, priority float64, message string, change ...func(*Task, *Agent)) {
 		w.run(name, pool, priority, cpu(1), change...)
@@ -279,11 +311,8 @@ func TestExplainSaysWhyEachTaskIsSafeAndWhatWouldChangeIt(t *testing.T) {
 	say("16", "a", 1, "its agent also runs 17, which is safe: priority difference -1.0 is below 1.0; it would need priority 8.0")
 	say("17", "a", 6, "priority difference -1.0 is below 1.0; it would need priority 8.0", sharing(id(16)))
 	say("18", "b", 9, "you outrank it by label tier: standard > low, score 0.5: eligible, but not needed or not enough", labels(Labels{"tier": "low"}))
-	w.policy.LabelPreemptionRules = map[string]map[string][]string{"tier": {"premium": {"standard"}, "standard": {"low"}}}
-	in := incoming("a", 5, nil, cpu(1))
+	in := incoming("a", 5, Labels{"tier": "standard"}, cpu(1))
 	in.PreemptedBy = []ID{id(5)}
-	in.Labels = Labels{"tier": "standard"}
-	_ = standard
 	got := w.core().Explain(in, later, 0)
 	for _, v := range got {
 		if v.Message != want[v.TaskName] {

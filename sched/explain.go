@@ -21,8 +21,7 @@ type Verdict struct {
 // or, when resources are asked for, as Decide sees them; then the safe ones,
 // lowest priority first. A limit of 0 or less means all.
 func (c *Core) Explain(in Incoming, now Time, limit int) []Verdict {
-	n := c.newcomer(in, now)
-	taken := c.taken(in, now)
+	n, taken := c.asking(in, now)
 	out := make([]Verdict, 0, len(c.tasks))
 	for _, t := range c.tasks {
 		out = append(out, c.verdict(n, t, taken))
@@ -51,18 +50,25 @@ func (c *Core) ExplainTask(in Incoming, task ID, now Time) (Verdict, bool) {
 	if !ok {
 		return Verdict{}, false
 	}
-	return c.verdict(c.newcomer(in, now), t, c.taken(in, now)), true
+	n, taken := c.asking(in, now)
+	return c.verdict(n, t, taken), true
 }
 
-func (c *Core) taken(in Incoming, now Time) map[ID]bool {
-	if in.Request.Positive().IsZero() {
-		return nil
+// asking returns the newcomer and the agents Decide would take for it. In a
+// pool that is not known it can ask for nothing, only be compared.
+func (c *Core) asking(in Incoming, now Time) (*newcomer, map[ID]bool) {
+	n := c.newcomer(in, now)
+	if _, known := c.pools[in.Pool]; !known {
+		n.Request = Resources{}
+	}
+	if n.Request.IsZero() {
+		return n, nil
 	}
 	taken := map[ID]bool{}
 	for _, v := range c.Decide(in, now).Victims {
 		taken[v.Agent] = true
 	}
-	return taken
+	return n, taken
 }
 
 func (c *Core) verdict(n *newcomer, t *Task, taken map[ID]bool) Verdict {

@@ -103,4 +103,3 @@ var (
 		{"max_preemptions_per_task", func(p *Policy) *int { return &p.MaxPreemptionsPerTask }},
 	}
 )
-

@@ -148,4 +148,3 @@ func (p *Policy) setAggressiveness(raw json.RawMessage) (warning string) {
 	}
 	return ""
 }
-

@@ -3,6 +3,7 @@ package sched_test
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"reflect"
 	"slices"
 	"strings"
@@ -157,6 +158,20 @@ func TestUnusablePoliciesAreRefusedFieldByField(t *testing.T) {
 
 func TestChainsAndSharedValuesAreNoCycle(t *testing.T) {
 	patched(t, `{"label_preemption_rules":{"tier":{"a":["b","c","d"],"b":["d"],"c":["d"],"d":[]},"user":{"b":["a"]}}}`)
+}
+
+func TestManyWaysThroughAHierarchyAreNotTriedOneByOne(t *testing.T) {
+	p := DefaultPolicy()
+	over := map[string][]string{}
+	for layer := range 60 { // 2⁶⁰ paths
+		for _, side := range "ab" {
+			over[fmt.Sprint(layer, string(side))] = []string{fmt.Sprint(layer+1, "a"), fmt.Sprint(layer+1, "b")}
+		}
+	}
+	p.LabelPreemptionRules = map[string]map[string][]string{"layer": over}
+	if errs := p.Validate(); len(errs) > 0 {
+		t.Error(errs)
+	}
 }
 
 func TestWarningsNamePoolsAndLabelsNobodyHas(t *testing.T) {

@@ -213,4 +213,3 @@ func crossingKeys(keys []string, rules map[string]map[string][]string) (out []st
 	}
 	return out
 }
-

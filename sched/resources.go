@@ -268,12 +268,9 @@ func onGrid(name string, units float64) (v int64, refusal string) {
 	case units*scale > maxFixed:
 		return 0, fmt.Sprintf("is too large; the most is %v", maxFixed/scale)
 	}
-	// 1.1 × 1000 is a hair above 1100 in binary: what names a grid point is
-	// that grid point, only the rest is rounded up.
-	if n := math.Round(units * scale); n/scale == units {
-		return int64(n), ""
-	}
-	n := math.Ceil(units * scale)
+	// The test is made in units: 1.1 × 1000 is a hair above 1100 in binary, but
+	// 1100 thousandths are exactly what 1.1 names.
+	n := math.Round(units * scale)
 	if n/scale < units {
 		n++
 	}

@@ -77,6 +77,11 @@ func TestArithmeticIsPerResource(t *testing.T) {
 		if a.Covers(b) != a.Lacking(b).IsZero() {
 			t.Fatalf("%v covers %v: %v, but lacks %v", a, b, a.Covers(b), a.Lacking(b))
 		}
+		for _, r := range resourceNames {
+			if c := a.With(r, 7); c.Get(r) != 7 || !c.With(r, a.Get(r)).Equal(a) {
+				t.Fatalf("%v with 7 %s is %v", a, r, c)
+			}
+		}
 		if a.Key()+b.Key() != before {
 			t.Fatal("an operand was changed")
 		}
@@ -179,6 +184,13 @@ func TestUnitsAreRoundedUpToTheGridAndNoFurther(t *testing.T) {
 		}
 		if float64(r.CPU-1)/1000 >= units && r.CPU > 0 {
 			t.Fatalf("%v became %d: a thousandth less would do", units, r.CPU)
+		}
+		// The next number above a grid point is the hardest to tell from it.
+		grid := rapid.Int64Range(1, 1e14).Draw(t, "grid point")
+		for unit, want := range map[float64]int64{float64(grid) / 1000: grid, math.Nextafter(float64(grid)/1000, math.Inf(1)): grid + 1} {
+			if r, err := FromUnits(map[string]float64{"cpu": unit}); err != nil || r.CPU != want {
+				t.Fatalf("%v is %d, %v; want %d", unit, r.CPU, err, want)
+			}
 		}
 		back, err := FromUnits(r.Units())
 		if err != nil || !back.Equal(r) {
