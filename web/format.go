@@ -3,6 +3,7 @@ package web
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"strconv"
@@ -261,6 +262,25 @@ func Amount(resource string, n int64) string {
 	return Number(whole) + "." + strings.TrimRight(fmt.Sprintf("%03d", frac), "0")
 }
 
+// memoryIn chooses the unit that suits largest, in MiB, and writes amounts in it without its name.
+func memoryIn(largest int64) (write func(int64) string, unit string) {
+	for _, u := range []struct {
+		name string
+		mib  int64
+	}{{" TiB", 1 << 20}, {" GiB", 1 << 10}} {
+		if largest >= u.mib {
+			return func(n int64) string {
+				f := float64(n) / float64(u.mib)
+				if f >= 1000 {
+					return Number(int64(f))
+				}
+				return trimmed(f)
+			}, u.name
+		}
+	}
+	return Number[int64], " MiB"
+}
+
 // ResourceName writes a resource for a heading: cpu → "CPU".
 func ResourceName(resource string) string {
 	switch resource {
@@ -314,6 +334,18 @@ func (r Resources) String() string {
 		return "nothing"
 	}
 	return strings.Join(parts, " · ")
+}
+
+// Short writes a vector without its memory, unless there is nothing else: what a narrow column has room for.
+func (r Resources) Short() string {
+	if len(r) > 1 && r["memory"] != 0 {
+		less := maps.Clone(r)
+		delete(less, "memory")
+		if s := less.String(); s != "nothing" {
+			return s
+		}
+	}
+	return r.String()
 }
 
 // Cut shortens text to at most n runes with an ellipsis. It looks at no more of s than it keeps.

@@ -222,7 +222,7 @@ func ProblemPage(p Page, v Problem) templ.Component {
 				return templ_7745c5c3_Err
 			}
 			if len(v.Advice) > 0 {
-				templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 17, "<div><h2>What to do</h2><ul>")
+				templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 17, "<div><h2>What to do</h2><ul class=\"advice\">")
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err
 				}

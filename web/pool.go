@@ -28,14 +28,18 @@ func (q Quota) Free() int64 { return q.Capacity + q.Borrowed - q.Lent - q.Used -
 
 // Sum is the figure beside the bar: held / capacity + borrowed − lent.
 func (q Quota) Sum() string {
-	s := Amount(q.Resource, q.Used+q.Reserved) + " / " + Amount(q.Resource, q.Capacity)
+	write, unit := func(n int64) string { return Amount(q.Resource, n) }, ""
+	if q.Resource == "memory" { // all in one unit, written once
+		write, unit = memoryIn(max(q.Capacity, q.Used+q.Reserved))
+	}
+	s := write(q.Used+q.Reserved) + " / " + write(q.Capacity)
 	if q.Borrowed > 0 {
-		s += " + " + Amount(q.Resource, q.Borrowed)
+		s += " + " + write(q.Borrowed)
 	}
 	if q.Lent > 0 {
-		s += " − " + Amount(q.Resource, q.Lent)
+		s += " − " + write(q.Lent)
 	}
-	return s
+	return s + unit
 }
 
 // Words says the bar in a sentence.

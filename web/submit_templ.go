@@ -106,7 +106,7 @@ func SubmitPage(p Page, f SubmitForm) templ.Component {
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
-			templ_7745c5c3_Err = input(f.Errors, "actor_class", "Class, by import path", f.ActorClass, "module:Class, importable where Ray's workers run.", templ.Attributes{"required": true, "list": "classes", "placeholder": "trainers.llama:Trainer", "autocomplete": "off", "spellcheck": "false"}).Render(ctx, templ_7745c5c3_Buffer)
+			templ_7745c5c3_Err = input(f.Errors, "actor_class", "Class, by import path", f.ActorClass, "module:Class, importable where Ray's workers run.", templ.Attributes{"required": true, "list": "classes", "placeholder": "e.g. trainers.llama:Trainer", "autocomplete": "off", "spellcheck": "false"}).Render(ctx, templ_7745c5c3_Buffer)
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
@@ -153,7 +153,7 @@ func SubmitPage(p Page, f SubmitForm) templ.Component {
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
-			templ_7745c5c3_Err = input(f.Errors, "entry_method", "Entry method", f.EntryMethod, "Called after every launch; when it returns the task is completed. Empty: the task ends by complete or cancel.", templ.Attributes{"placeholder": "run", "autocomplete": "off", "spellcheck": "false"}).Render(ctx, templ_7745c5c3_Buffer)
+			templ_7745c5c3_Err = input(f.Errors, "entry_method", "Entry method", f.EntryMethod, "Called after every launch; when it returns the task is completed. Empty: the task ends by complete or cancel.", templ.Attributes{"placeholder": "e.g. run", "autocomplete": "off", "spellcheck": "false"}).Render(ctx, templ_7745c5c3_Buffer)
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
@@ -309,7 +309,7 @@ func SubmitPage(p Page, f SubmitForm) templ.Component {
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
-			templ_7745c5c3_Err = input(f.Errors, "labels", "Labels", f.Labels, "key=value, separated by commas. The policy's label rules look at them.", templ.Attributes{"placeholder": "training_stage=rlhf, team=alignment"}).Render(ctx, templ_7745c5c3_Buffer)
+			templ_7745c5c3_Err = input(f.Errors, "labels", "Labels", f.Labels, "key=value, separated by commas. The policy's label rules look at them.", templ.Attributes{"placeholder": "e.g. training_stage=rlhf, team=alignment"}).Render(ctx, templ_7745c5c3_Buffer)
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
@@ -345,7 +345,7 @@ func SubmitPage(p Page, f SubmitForm) templ.Component {
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
-			templ_7745c5c3_Err = area(f.Errors, "runtime_env", "Ray runtime_env, a JSON object", f.RuntimeEnv, "Empty: the cluster's own environment.", templ.Attributes{"rows": "2", "placeholder": `{"pip": ["torch==2.9"], "env_vars": {"WANDB_MODE": "offline"}}`}).Render(ctx, templ_7745c5c3_Buffer)
+			templ_7745c5c3_Err = area(f.Errors, "runtime_env", "Ray runtime_env, a JSON object", f.RuntimeEnv, "Empty: the cluster's own environment.", templ.Attributes{"rows": "2", "placeholder": `e.g. {"pip": ["torch==2.9"], "env_vars": {"WANDB_MODE": "offline"}}`}).Render(ctx, templ_7745c5c3_Buffer)
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
