@@ -98,6 +98,7 @@ type Hello struct {
 	ClusterID     string `json:"cluster_id"` // of the Ray cluster; another one means every agent is gone
 	RayAddress    string `json:"ray_address"`
 	RayNamespace  string `json:"ray_namespace"` // where agents live unless they choose another
+	NodeID        string `json:"node_id"`       // the node the sidecar is on
 	RayVersion    string `json:"ray_version"`
 	PythonVersion string `json:"python_version"`
 	PID           int    `json:"pid"`

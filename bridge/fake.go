@@ -293,7 +293,7 @@ func (f *Fake) Hello(ctx context.Context) (Hello, error) {
 	}
 	h := Hello{
 		Protocol: Protocol, Session: fmt.Sprint("session-", f.session), Deployment: f.deployment,
-		ClusterID: "fake", RayAddress: "fake", RayNamespace: f.namespace(), RayVersion: "fake", PythonVersion: "fake", PID: 1,
+		ClusterID: "fake", NodeID: f.Cluster.order[0], RayAddress: "fake", RayNamespace: f.namespace(), RayVersion: "fake", PythonVersion: "fake", PID: 1,
 	}
 	if f.Cluster.claim != nil {
 		claim := *f.Cluster.claim

@@ -17,7 +17,7 @@ func (s *scene) hello() {
 		s.t.Fatal(err)
 	}
 	if h.Protocol != bridge.Protocol || h.Deployment != s.Deployment || h.Session == "" || h.ClusterID == "" ||
-		h.RayVersion == "" || h.PythonVersion == "" || h.RayAddress == "" || h.RayNamespace == "" || h.PID == 0 {
+		h.RayVersion == "" || h.PythonVersion == "" || h.RayAddress == "" || h.RayNamespace == "" || h.NodeID == "" || h.PID == 0 {
 		s.t.Errorf("hello is incomplete: %+v", h)
 	}
 }

@@ -252,6 +252,7 @@ def about(deployment: str, session: str, namespace: str) -> dict[str, Any]:
         "cluster_id": ray._private.worker.global_worker.gcs_client.cluster_id.hex(),
         "ray_address": context.gcs_address,
         "ray_namespace": namespace,
+        "node_id": context.get_node_id(),
         "ray_version": ray.__version__,
         "python_version": ".".join(str(part) for part in sys.version_info[:3]),
         "pid": os.getpid(),
