@@ -293,7 +293,6 @@ func (b *batch) makeWay(task *row, t *taking) {
 		reason = "preempted by hand"
 	}
 	b.change(task, func(r *row) {
-		r.taking, r.phase = nil, ""
 		r.preemptions++
 		r.preemptedBy = by
 	})

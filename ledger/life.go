@@ -184,7 +184,6 @@ func (b *batch) stopping(r *row, to State, code, reason, actor string) {
 func (b *batch) stop(r *row, target State, code, reason, actor string) error {
 	switch {
 	case r.kind == KindRegistered:
-		b.change(r, func(r *row) { r.taking = nil })
 		b.finishBy(r, target, code, reason, actor)
 	case r.state == Queued:
 		if target == Completed {
@@ -251,6 +250,7 @@ func (b *batch) finishBy(r *row, to State, code, reason, actor string) {
 	b.change(r, func(r *row) {
 		r.state, r.phase, r.ending, r.code, r.reason = to, "", "", code, reason
 		r.ended = b.now
+		r.taking, r.victims = nil, nil
 	})
 	words := map[State]string{Completed: "Completed" + ran, Failed: "Failed" + ran, Cancelled: "Cancelled" + ran, Preempted: "Preempted" + ran}[to]
 	if reason != "" {

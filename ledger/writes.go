@@ -155,6 +155,8 @@ func (b *batch) flush(ctx context.Context) *pgx.Batch {
 			a.ActorIds = append(a.ActorIds, r.actorID)
 			a.Pids = append(a.Pids, int32(r.pid))
 			a.Attempts = append(a.Attempts, int32(r.attempt))
+			a.QueuedAts = append(a.QueuedAts, r.queued)
+			a.StartedAts = append(a.StartedAts, r.started)
 		}
 		must(q.InsertTasks(ctx, a))
 	}

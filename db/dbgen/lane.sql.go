@@ -160,7 +160,7 @@ INSERT INTO tasks (uid, namespace_id, kind, task_id, pool_id, pool_name, state, 
 SELECT u.uid, u.namespace_id, u.kind, nullif(u.task_id, ''), nullif(u.pool_id, 0), u.pool_name, u.state, u.priority, u.labels, u.request, u.held, u.held_as,
        u.agent_name, nullif(u.agent_uid, '00000000-0000-0000-0000-000000000000'::uuid), u.node_id, u.launch_id, u.actor_name, u.ray_namespace, u.spec, u.pickled, u.body_hash, u.estimate_ms, u.max_runtime_ms, u.launch_ms,
        u.on_insufficient, u.on_preempted, u.on_failure, u.max_attempts, u.actor,
-       $1::timestamptz, CASE WHEN u.state = 'queued' THEN $1 END, CASE WHEN u.state = 'running' THEN $1 END, u.actor_id, u.pid, u.attempt,
+       $1::timestamptz, nullif(u.queued_at, '0001-01-01 00:00:00+00'), nullif(u.started_at, '0001-01-01 00:00:00+00'), u.actor_id, u.pid, u.attempt,
        $2::text, $3::timestamptz
 FROM (SELECT unnest($4::uuid[]) AS uid, unnest($5::bigint[]) AS namespace_id, unnest($6::text[]) AS kind,
              unnest($7::text[]) AS task_id, unnest($8::bigint[]) AS pool_id, unnest($9::text[]) AS pool_name,
@@ -172,7 +172,8 @@ FROM (SELECT unnest($4::uuid[]) AS uid, unnest($5::bigint[]) AS namespace_id, un
              unnest($25::bigint[]) AS estimate_ms, unnest($26::bigint[]) AS max_runtime_ms, unnest($27::bigint[]) AS launch_ms,
              unnest($28::text[]) AS on_insufficient, unnest($29::text[]) AS on_preempted,
              unnest($30::text[]) AS on_failure, unnest($31::integer[]) AS max_attempts, unnest($32::text[]) AS actor,
-             unnest($33::text[]) AS actor_id, unnest($34::integer[]) AS pid, unnest($35::integer[]) AS attempt) u
+             unnest($33::text[]) AS actor_id, unnest($34::integer[]) AS pid, unnest($35::integer[]) AS attempt,
+             unnest($36::timestamptz[]) AS queued_at, unnest($37::timestamptz[]) AS started_at) u
 `
 
 type InsertTasksParams struct {
@@ -211,6 +212,8 @@ type InsertTasksParams struct {
 	ActorIds        []string
 	Pids            []int32
 	Attempts        []int32
+	QueuedAts       []time.Time
+	StartedAts      []time.Time
 }
 
 func (q *Queries) InsertTasks(ctx context.Context, arg InsertTasksParams) error {
@@ -250,6 +253,8 @@ func (q *Queries) InsertTasks(ctx context.Context, arg InsertTasksParams) error 
 		arg.ActorIds,
 		arg.Pids,
 		arg.Attempts,
+		arg.QueuedAts,
+		arg.StartedAts,
 	)
 	return err
 }

@@ -40,7 +40,7 @@ INSERT INTO tasks (uid, namespace_id, kind, task_id, pool_id, pool_name, state, 
 SELECT u.uid, u.namespace_id, u.kind, nullif(u.task_id, ''), nullif(u.pool_id, 0), u.pool_name, u.state, u.priority, u.labels, u.request, u.held, u.held_as,
        u.agent_name, nullif(u.agent_uid, '00000000-0000-0000-0000-000000000000'::uuid), u.node_id, u.launch_id, u.actor_name, u.ray_namespace, u.spec, u.pickled, u.body_hash, u.estimate_ms, u.max_runtime_ms, u.launch_ms,
        u.on_insufficient, u.on_preempted, u.on_failure, u.max_attempts, u.actor,
-       @now::timestamptz, CASE WHEN u.state = 'queued' THEN @now END, CASE WHEN u.state = 'running' THEN @now END, u.actor_id, u.pid, u.attempt,
+       @now::timestamptz, nullif(u.queued_at, '0001-01-01 00:00:00+00'), nullif(u.started_at, '0001-01-01 00:00:00+00'), u.actor_id, u.pid, u.attempt,
        @lease_owner::text, @lease_until::timestamptz
 FROM (SELECT unnest(@uids::uuid[]) AS uid, unnest(@namespace_ids::bigint[]) AS namespace_id, unnest(@kinds::text[]) AS kind,
              unnest(@task_ids::text[]) AS task_id, unnest(@pool_ids::bigint[]) AS pool_id, unnest(@pool_names::text[]) AS pool_name,
@@ -52,7 +52,8 @@ FROM (SELECT unnest(@uids::uuid[]) AS uid, unnest(@namespace_ids::bigint[]) AS n
              unnest(@estimates::bigint[]) AS estimate_ms, unnest(@max_runtimes::bigint[]) AS max_runtime_ms, unnest(@launches::bigint[]) AS launch_ms,
              unnest(@on_insufficients::text[]) AS on_insufficient, unnest(@on_preempteds::text[]) AS on_preempted,
              unnest(@on_failures::text[]) AS on_failure, unnest(@max_attemptss::integer[]) AS max_attempts, unnest(@actors::text[]) AS actor,
-             unnest(@actor_ids::text[]) AS actor_id, unnest(@pids::integer[]) AS pid, unnest(@attempts::integer[]) AS attempt) u;
+             unnest(@actor_ids::text[]) AS actor_id, unnest(@pids::integer[]) AS pid, unnest(@attempts::integer[]) AS attempt,
+             unnest(@queued_ats::timestamptz[]) AS queued_at, unnest(@started_ats::timestamptz[]) AS started_at) u;
 
 -- name: UpdateTasks :exec
 UPDATE tasks t
