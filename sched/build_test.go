@@ -8,10 +8,13 @@ import (
 	. "github.com/schedulemesh/schedulemesh/sched"
 )
 
-// Properties are cheap here; ask for thousands of cases unless told otherwise.
+// Properties are cheap here: ask for thousands of cases unless told otherwise.
+// A failure prints how to see it again; no file is left behind for that.
 func init() {
-	if f := flag.Lookup("rapid.checks"); f != nil {
-		_ = f.Value.Set("5000")
+	for name, value := range map[string]string{"rapid.checks": "5000", "rapid.nofailfile": "true"} {
+		if err := flag.Set(name, value); err != nil {
+			panic(err)
+		}
 	}
 }
 
