@@ -79,7 +79,7 @@ func Access(log *slog.Logger) func(http.Handler) http.Handler {
 // failed answers for a handler that panicked.
 func failed(w http.ResponseWriter, r *http.Request) {
 	if strings.HasPrefix(r.URL.Path, "/api/") {
-		problem.Write(w, problem.New("internal", "Something went wrong on our side; the log has the cause."))
+		problem.Write(w, problem.New("internal", ""))
 		return
 	}
 	http.Error(w, "Something went wrong on our side; the log has the cause under "+w.Header().Get("X-Request-Id")+".", http.StatusInternalServerError)

@@ -266,17 +266,14 @@ func (r reply) want(t *testing.T, status int, code string) {
 func (r reply) field(path string) any {
 	var v any = r.json
 	for _, k := range strings.Split(path, ".") {
-		switch x := v.(type) {
-		case map[string]any:
-			v = x[k]
-		case []any:
-			if len(x) == 0 {
-				return nil
-			}
-			v = x[0] // the first is enough for tests
-		default:
+		if list, ok := v.([]any); ok && len(list) > 0 {
+			v = list[0] // the first is enough for tests
+		}
+		m, ok := v.(map[string]any)
+		if !ok {
 			return nil
 		}
+		v = m[k]
 	}
 	return v
 }

@@ -188,6 +188,12 @@ func policyFaults(err error) error {
 	return f.err()
 }
 
+// VersionPath names a version.
+type VersionPath struct {
+	Scope
+	N int `path:"n" minimum:"1" doc:"The version." example:"2"`
+}
+
 // PolicyCheck is what is wrong with a policy.
 type PolicyCheck struct {
 	Valid    bool           `json:"valid"`
@@ -259,13 +265,9 @@ func (a *API) registerPolicy() {
 		return doc(list(mapped(versions, policyDoc), ""), err)
 	})
 
-	type version struct {
-		Scope
-		N int `path:"n" minimum:"1" doc:"The version." example:"2"`
-	}
 	register(a, operation{id: "get-policy-version", method: "GET", path: "/policy/versions/{n}", tag: "Policy",
 		summary: "Read a version of the policy", about: "Versions never change.", codes: []string{"unknown_policy_version"},
-	}, func(ctx context.Context, in *version) (*PolicyAnswer, error) {
+	}, func(ctx context.Context, in *VersionPath) (*PolicyAnswer, error) {
 		return policyAnswer(a.ledger.PolicyVersion(ctx, in.Namespace, in.N))
 	})
 
@@ -273,7 +275,7 @@ func (a *API) registerPolicy() {
 		summary: "Go back to a version", about: "Makes a new version with the content of an old one.", codes: []string{"unknown_policy_version", "version_conflict"},
 		request: `{"comment": "too eager"}`,
 	}, func(ctx context.Context, in *struct {
-		version
+		VersionPath
 		IfMatch
 		Body *struct {
 			Author  string `json:"author,omitempty" doc:"Who changes it; by default the signed-in user."`

@@ -89,7 +89,10 @@ var byName = func() map[string]Code {
 func New(code, detail string) *Problem {
 	c, ok := byName[code]
 	if !ok {
-		c, detail = byName["internal"], "Something went wrong on our side; the log has the cause."
+		c = byName["internal"]
+	}
+	if c.Name == "internal" { // whatever went wrong is nobody's business but the log's
+		detail = "Something went wrong on our side; the log has the cause under the request_id."
 	}
 	p := &Problem{Type: "/api/docs#error-" + c.Name, Title: c.Title, Status: c.Status, Code: c.Name, Detail: detail}
 	if c.Status == http.StatusServiceUnavailable {

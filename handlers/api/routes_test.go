@@ -1,0 +1,216 @@
+package api
+
+import (
+	"encoding/json"
+	"reflect"
+	"testing"
+	"time"
+
+	"github.com/schedulemesh/schedulemesh/ledger"
+	"github.com/schedulemesh/schedulemesh/sched"
+)
+
+func ptr[T any](v T) *T { return &v }
+
+// TestRoutes sends one good request to every route: what is the ledger asked, and what is answered?
+func TestRoutes(t *testing.T) {
+	pool := ledger.Pool{Namespace: "default", Name: "gpu", Cluster: "local", TargetAgents: 2, CreatedAt: noon, Balances: []ledger.Balance{
+		{Resource: "cpu", Capacity: 8000, Reserved: 500, Used: 1000, Borrowed: 250, Lent: 1000}, {Resource: "memory", Capacity: 4096, Used: 4096},
+	}, Loans: []ledger.Loan{{Lender: "gpu", Borrower: "b", Resource: "cpu", Amount: 1000}}}
+	preemption := ledger.Preemption{ID: 7, VictimTask: "low", AgentName: "a1", Pool: "gpu", Priority: 1000, Reason: "manual", Score: 1_250_000, Phase: "gone",
+		CancelSuccess: ptr(false), CancelError: "timed out", SavedState: json.RawMessage(`{"step":9}`), DecidedAt: noon}
+	candidate := sched.Candidate{TaskName: "low", AgentName: "a1", Pool: "gpu", Priority: 1000, Remaining: 1500, Reason: sched.ByLabel, Delta: -500,
+		Base: 500, Score: 650_000, LabelKey: "tier", LabelBy: "premium", LabelOver: "batch"}
+	tests := map[string]struct {
+		method, target, body string
+		headers              []string
+		call, ns             string
+		args                 []any
+		status               int
+		has                  map[string]any
+	}{
+		"create pool": {
+			"POST", "/api/v1/pools", `{"name":"gpu","labels":{"tier":"a"},"resources":{"cpu":8,"memory":4096.5},"target_agents":2,"placement_strategy":null,"pg_pool_config":{"enable":true}}`, nil,
+			"CreatePool", "default", []any{ledger.PoolSpec{Name: "gpu", Labels: &sched.Labels{"tier": "a"}, Capacity: &sched.Resources{CPU: 8000, Memory: 4097},
+				TargetAgents: ptr(2), PGPoolConfig: ptr(json.RawMessage(`{"enable":true}`)), Actor: "api"}}, 201,
+			map[string]any{"name": "gpu", "resources.cpu": 8.0, "available.cpu": 5.75, "balances.free": 5.75, "balances.unit": "cores", "loans.amount": 1.0, "links.self": "/api/v1/pools/gpu", "pg_pool_config": nil},
+		},
+		"list pools":  {"GET", "/api/v1/pools?namespace=team%2Fa", "", nil, "Pools", "team/a", nil, 200, map[string]any{"items.name": "gpu", "next_cursor": nil}},
+		"read pool":   {"GET", "/api/v1/pools/gp%2Fu", "", nil, "Pool", "default", []any{"gp/u"}, 200, map[string]any{"created_at": "2026-03-01T12:00:00.250Z"}},
+		"change pool": {"PATCH", "/api/v1/pools/gpu", `{"resources":{}}`, nil, "UpdatePool", "default", []any{ledger.PoolSpec{Name: "gpu", Capacity: &sched.Resources{}, Actor: "api"}}, 200, nil},
+		"delete pool": {"DELETE", "/api/v1/pools/gpu", "", nil, "DeletePool", "default", []any{"gpu", "api"}, 204, nil},
+
+		"list tasks": {"GET", "/api/v1/tasks?state=running,queued&live=true&pool=gpu&q=tr&label=tier%3Da&label=x=y=z&limit=7&cursor=abc", "", nil, "Tasks", "default",
+			[]any{ledger.TaskFilter{States: []ledger.State{"running", "queued"}, Live: true, Pool: "gpu", Text: "tr", Labels: sched.Labels{"tier": "a", "x": "y=z"}, Limit: 7, Cursor: "abc"}}, 200,
+			map[string]any{"items.task_id": "train/1 ü", "items.saved_state": nil, "items.payload": nil, "items.priority": 7.5, "next_cursor": "next"}},
+		"read task": {"GET", "/api/v1/tasks/train%2F1%20%C3%BC", "", nil, "Task", "default", []any{"train/1 ü"}, 200,
+			map[string]any{"uid": "01020304-0506-0708-090a-0b0c0d0e0f10", "task_id": "train/1 ü", "resources.cpu": 1.5, "resources.tpu": 0.25, "agent.pid": 42.0, "agent.node_id": "node-1",
+				"estimated_duration": 90.0, "max_runtime": nil, "started_at": "2026-03-01T12:00:01.250Z", "ended_at": nil, "saved_state.step": 3.0, "entry.method": "run", "queue_position": nil,
+				"links.self": "/api/v1/tasks/train%2F1%20%C3%BC", "links.page": "/tasks/train%2F1%20%C3%BC", "preempted_by": []any{"09000000-0000-0000-0000-000000000000"}}},
+		"change task": {"PATCH", "/api/v1/tasks/t", `{"priority":8.25,"labels":{},"estimated_duration":1.5}`, nil, "Patch", "default",
+			[]any{"t", ledger.TaskPatch{Priority: ptr(sched.Milli(8250)), Labels: &sched.Labels{}, Estimate: ptr(1500 * time.Millisecond), Actor: "api"}}, 200, nil},
+		"cancel task":   {"DELETE", "/api/v1/tasks/t", "", nil, "Cancel", "default", []any{"t", "api"}, 200, map[string]any{"task_id": "train/1 ü"}},
+		"complete task": {"POST", "/api/v1/tasks/t/complete", "", nil, "Complete", "default", []any{"t", "api"}, 200, nil},
+		"restore task":  {"POST", "/api/v1/tasks/t/restore", "", nil, "Restore", "default", []any{"t", "api"}, 200, nil},
+		"preempt task": {"POST", "/api/v1/tasks/t/preempt", "", nil, "Preempt", "default", []any{ledger.PreemptRequest{TaskID: "t", Actor: "api"}}, 200,
+			map[string]any{"success": true, "cancel_success": false, "saved_state.step": 9.0, "error": "timed out", "task_id": "low", "agent_name": "a1", "preemption_id": 7.0}},
+		"register task": {"PUT", "/api/v1/tasks/t.1/register", `{"agent_name":"a","pool":"p","labels":{"k":"v"},"estimated_duration":60,"payload":{"n":1}}`, nil, "Register", "default",
+			[]any{ledger.Registration{TaskID: "t.1", AgentName: "a", Pool: "p", Priority: 5000, Labels: sched.Labels{"k": "v"}, Estimate: time.Minute, Payload: json.RawMessage(`{"n":1}`), Actor: "api"}}, 200, nil},
+		"task named like a route": {"GET", "/api/v1/tasks/events", "", nil, "Task", "default", []any{"events"}, 200, nil},
+		"task events":             {"GET", "/api/v1/tasks/t/events", "", nil, "TaskEvents", "default", []any{"t"}, 200, map[string]any{"items.id": 5.0, "items.type": "running", "items.detail.a": 1.0}},
+		"task logs": {"GET", "/api/v1/tasks/t/logs?stream=stderr&offset=-10&limit=100", "", nil, "Logs", "default", []any{"t", "stderr", int64(-10), int64(100)}, 200,
+			map[string]any{"text": "step 1\n", "next_offset": -3.0, "ended": true, "stream": "stderr"}},
+
+		"evaluate": {"POST", "/api/v1/preemption/evaluate", `{"pool":"p","priority":8,"labels":{"tier":"premium"}}`, nil, "Evaluate", "default",
+			[]any{ledger.Evaluation{Pool: "p", Priority: 8000, Labels: sched.Labels{"tier": "premium"}, Limit: 100}}, 200,
+			map[string]any{"should_preempt": true, "candidates.task_id": "low", "candidates.agent_name": "a1", "candidates.pool_name": "gpu", "candidates.priority": 1.0, "candidates.preempt_score": 0.65,
+				"candidates.reason": "label_based_preemption", "candidates.remaining_time": 1.5, "candidates.label.over": "batch", "policy_version": 3.0}},
+		"evaluate with resources": {"POST", "/api/v1/preemption/evaluate", `{"pool":"p","resources":{"gpu":1},"limit":5}`, nil, "Evaluate", "default",
+			[]any{ledger.Evaluation{Pool: "p", Priority: 5000, Request: &sched.Resources{GPU: 1000}, Limit: 5}}, 200,
+			map[string]any{"decision.outcome": "preempt", "decision.victims.gives.gpu": 2.0, "decision.victims.tasks.task_id": "low", "decision.deficit.gpu": 0.5, "decision.refusal": nil}},
+		"execute": {"POST", "/api/v1/preemption/execute", `{"task_id":"low","agent_name":"a1"}`, nil, "Preempt", "default",
+			[]any{ledger.PreemptRequest{TaskID: "low", AgentName: "a1", Actor: "api"}}, 200, map[string]any{"success": true, "saved_state.step": 9.0}},
+		"list preemptions": {"GET", "/api/v1/preemptions?limit=3&cursor=x", "", nil, "Preemptions", "default", []any{3, "x"}, 200,
+			map[string]any{"items.id": 7.0, "items.task_id": "low", "items.preempt_score": 1.25, "items.cancel_success": false, "next_cursor": "p2", "items.gone_at": nil}},
+		"read preemption": {"GET", "/api/v1/preemptions/7", "", nil, "Preemption", "default", []any{int64(7)}, 200, map[string]any{"reason": "manual"}},
+		"preemption stats": {"GET", "/api/v1/preemptions/stats", "", nil, "Stats", "default", nil, 200,
+			map[string]any{"total_preemptions": 10.0, "same_pool_preemptions": 5.0, "cross_pool_preemptions": 2.0, "label_preemptions": 3.0, "failed_cancels": 1.0, "running_tasks": 4.0,
+				"recent_preemptions.timestamp": 1772366400.25, "recent_preemptions.task_id": "low", "recent_preemptions.pool_name": "gpu", "recent_preemptions.priority": 1.0}},
+
+		"read policy": {"GET", "/api/v1/policy", "", nil, "Policy", "default", nil, 200, map[string]any{"version": 3.0, "policy.same_pool_priority_threshold": 1.0, "policy.protected_pools": []any{}, "warnings": []any{}}},
+		"replace policy": {"PUT", "/api/v1/policy", `{"policy":{"min_preempt_score":2},"comment":"why\nnot","author":"ann"}`, []string{"If-Match", `"3"`}, "PutPolicy", "default",
+			[]any{ledger.PolicyChange{Policy: policyWith(func(p *sched.Policy) { p.MinPreemptScore = 2000 }), Base: 3, Author: "ann", Comment: "why\nnot"}}, 200, nil},
+		"change policy": {"PATCH", "/api/v1/policy", `{"policy":{"preemption_aggressiveness":"prod"}}`, []string{"If-Match", `W/"12"`}, "PutPolicy", "default",
+			[]any{ledger.PolicyChange{Patch: json.RawMessage(`{"preemption_aggressiveness":"prod"}`), Base: 12, Author: "api"}}, 200, nil},
+		"unknown aggressiveness is a warning": {"PATCH", "/api/v1/policy", `{"policy":{"preemption_aggressiveness":"fierce"}}`, nil, "PutPolicy", "default", nil, 200,
+			map[string]any{"warnings": []any{`preemption_aggressiveness "fierce" is none of high, medium, low or their aliases: no threshold was changed`}}},
+		"policy versions":          {"GET", "/api/v1/policy/versions?limit=2", "", nil, "PolicyVersions", "default", []any{2}, 200, map[string]any{"items.author": "ann"}},
+		"policy version":           {"GET", "/api/v1/policy/versions/2", "", nil, "PolicyVersion", "default", []any{2}, 200, nil},
+		"roll back":                {"POST", "/api/v1/policy/versions/2/rollback", `{"comment":"c"}`, []string{"If-Match", "*"}, "Rollback", "default", []any{2, 0, "api", "c"}, 200, nil},
+		"roll back without a body": {"POST", "/api/v1/policy/versions/2/rollback", "", nil, "Rollback", "default", []any{2, 0, "api", ""}, 200, nil},
+		"validate a good policy": {"POST", "/api/v1/policy/validate", `{"policy":{"protected_pools":["nowhere"]}}`, nil, "Pools", "default", nil, 200,
+			map[string]any{"valid": true, "errors": []any{}, "warnings": []any{`protected_pools: there is no pool "nowhere"`}, "policy.cancel_timeout": 5.0}},
+		"validate a bad policy": {"POST", "/api/v1/policy/validate", `{"policy":{"min_preempt_score":-1}}`, nil, "", "", nil, 200,
+			map[string]any{"valid": false, "errors.field": "policy.min_preempt_score", "errors.location": "body.policy.min_preempt_score"}},
+
+		"create agent": {"POST", "/api/v1/agents", `{"name":"a1","pool":"gpu","resources":{"gpu":0.5},"pickled":"gASV","pickled_name":"W","methods":[{"name":"run"}],"launch_timeout":9}`, nil, "CreateAgent", "default",
+			[]any{ledger.AgentSubmission{Name: "a1", Pool: "gpu", Request: sched.Resources{GPU: 500}, LaunchTimeout: 9 * time.Second, Actor: "api",
+				Spec: ledger.Spec{Pickled: []byte{0x80, 4, 0x95}, PickledName: "W", Methods: json.RawMessage(`[{"name":"run"}]`)}}}, 201,
+			map[string]any{"name": "a1", "state": "launching", "task_ids": []any{}, "metrics": nil}},
+		"create agent and wait":    {"POST", "/api/v1/agents?wait=5", `{"name":"a1","pool":"gpu"}`, nil, "WaitAgent", "default", nil, 201, nil},
+		"list agents":              {"GET", "/api/v1/agents?limit=9", "", nil, "Agents", "default", []any{9, ""}, 200, map[string]any{"items": []any{}}},
+		"read agent":               {"GET", "/api/v1/agents/a%201", "", nil, "Agent", "default", []any{"a 1"}, 200, map[string]any{"name": "a1"}},
+		"agent named like a route": {"GET", "/api/v1/agents/ensure-health", "", nil, "Agent", "default", []any{"ensure-health"}, 200, nil},
+		"delete agent":             {"DELETE", "/api/v1/agents/a1?force=true&destroy_pg=true", "", nil, "DeleteAgent", "default", []any{"a1", true, "api"}, 204, nil},
+		"namespaces":               {"GET", "/api/v1/namespaces", "", nil, "Namespaces", "", nil, 200, map[string]any{"items.name": "default"}},
+		"page of events": {"GET", "/api/v1/events?after=4&limit=1", "", []string{"Accept", "application/json"}, "Events", "default", []any{int64(4), 1}, 200,
+			map[string]any{"items.id": 5.0, "next_cursor": "5"}},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			f := &fake{
+				pool: pool, preempt: preemption, agent: ledger.Agent{Name: "a1", Namespace: "default", State: ledger.Launching}, tasks: ledger.Page[ledger.Task]{Items: []ledger.Task{sampleTask()}, Next: "next"},
+				policy: ledger.PolicyVersion{Version: 3, Policy: sched.DefaultPolicy(), Author: "ann", CreatedAt: noon},
+				events: []ledger.Event{{ID: 5, At: noon, Type: "running", TaskID: "t", Detail: json.RawMessage(`{"a":1}`)}},
+				stats:  ledger.Stats{Total: 10, SamePool: 5, CrossPool: 2, Label: 3, FailedCancels: 1, RunningTasks: 4, Recent: []ledger.Preemption{preemption}},
+				eval: ledger.EvaluationResult{ShouldPreempt: true, Candidates: []sched.Candidate{candidate}, PolicyVersion: 3, Decision: &sched.Decision{
+					Outcome: sched.Preempt, Deficit: sched.Resources{GPU: 500}, Victims: []sched.Victim{{AgentName: "a1", Gives: sched.Resources{GPU: 2000}, Tasks: []sched.Candidate{candidate}}}}},
+			}
+			res := send(t, newAPI(f), tt.method, tt.target, tt.body, tt.headers...)
+			res.want(t, tt.status, "")
+			if f.call != tt.call || f.ns != tt.ns {
+				t.Errorf("the ledger was asked %s in %q, want %s in %q", f.call, f.ns, tt.call, tt.ns)
+			}
+			if tt.args != nil && !reflect.DeepEqual(f.args, tt.args) {
+				t.Errorf("the ledger was asked\n %+v, want\n %+v", f.args, tt.args)
+			}
+			res.has(t, tt.has)
+			if tt.status == 204 && res.text != "" {
+				t.Errorf("a 204 has the body %q", res.text)
+			}
+			if res.Header.Get("X-Request-Id") == "" {
+				t.Error("no X-Request-Id")
+			}
+		})
+	}
+}
+
+func policyWith(change func(*sched.Policy)) *sched.Policy {
+	p := sched.DefaultPolicy()
+	change(&p)
+	return &p
+}
+
+func TestEveryRouteIsTested(t *testing.T) {
+	// TestRoutes and the tests of submit, streams and health cover the table of the design.
+	spec := newAPI(&fake{}).huma.OpenAPI()
+	n := 0
+	for _, item := range spec.Paths {
+		for _, o := range []any{item.Get, item.Post, item.Put, item.Patch, item.Delete} {
+			if !reflect.ValueOf(o).IsNil() {
+				n++
+			}
+		}
+	}
+	if n != 36 {
+		t.Errorf("there are %d operations; add the new one to the tests, then change this number", n)
+	}
+}
+
+func TestPolicyAnswersCarryTheirVersionAsETag(t *testing.T) {
+	f := &fake{policy: ledger.PolicyVersion{Version: 12, Policy: sched.DefaultPolicy()}}
+	if got := send(t, newAPI(f), "GET", "/api/v1/policy", "").Header.Get("ETag"); got != `"12"` {
+		t.Errorf("ETag %s", got)
+	}
+}
+
+func TestNamespacesAreKeptInLinks(t *testing.T) {
+	f := &fake{task: sampleTask()}
+	f.task.Namespace = "team a"
+	send(t, newAPI(f), "GET", "/api/v1/tasks/x?namespace=team+a", "").has(t, map[string]any{"links.page": "/tasks/train%2F1%20%C3%BC?namespace=team+a"})
+}
+
+func TestReportedMetricsAreTheAgentsLatest(t *testing.T) {
+	f := &fake{agent: ledger.Agent{Name: "a/1", Namespace: "ns"}}
+	a := newAPI(f)
+	send(t, a, "POST", "/api/v1/agents/a%2F1/metrics?namespace=ns", `{"loss":1,"old":true}`).want(t, 204, "")
+	send(t, a, "POST", "/api/v1/agents/a%2F1/metrics?namespace=ns", `{"loss":0.5,"none":null}`).want(t, 204, "")
+	send(t, a, "GET", "/api/v1/agents/a%2F1?namespace=ns", "").has(t, map[string]any{"metrics": map[string]any{"loss": 0.5, "none": nil}, "metrics_at": "2026-03-01T12:00:00.250Z"})
+}
+
+func TestMemoryMetricsForgetWhoWasHeardOfLongestAgo(t *testing.T) {
+	now := noon
+	m := NewMemoryMetrics(func() time.Time { now = now.Add(time.Second); return now })
+	for i := range maxReporters + 1 {
+		if err := m.Report(t.Context(), "ns", string(rune('a'+i%26))+time.Duration(i).String(), json.RawMessage(`{}`)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if len(m.latest) > maxReporters {
+		t.Errorf("%d agents are kept", len(m.latest))
+	}
+	if f, _ := m.Latest("ns", "a0s"); f != nil {
+		t.Error("the oldest is still there")
+	}
+	if f, _ := m.Latest("ns", string(rune('a'+maxReporters%26))+time.Duration(maxReporters).String()); f == nil {
+		t.Error("the newest is gone")
+	}
+}
+
+func TestHealthSortsAgentsByState(t *testing.T) {
+	agent := func(name string, s ledger.State, age time.Duration) ledger.Agent {
+		return ledger.Agent{Name: name, State: s, CreatedAt: noon.Add(-age), Code: "c"}
+	}
+	f := &fake{agents: []ledger.Page[ledger.Agent]{
+		{Items: []ledger.Agent{agent("up", ledger.Running, time.Hour), agent("slow", ledger.Launching, time.Minute)}, Next: "2"},
+		{Items: []ledger.Agent{agent("new", ledger.Reserved, time.Second), agent("leaving", ledger.Stopping, time.Hour)}},
+	}}
+	res := send(t, newAPI(f), "POST", "/api/v1/agents/ensure-health", `{"timeout":30}`)
+	res.want(t, 200, "")
+	res.has(t, map[string]any{"success": false, "checked": 4.0, "healthy": []any{"up"}, "starting": []any{"new"}})
+	if sick := res.json["unhealthy"].([]any); len(sick) != 2 {
+		t.Errorf("unhealthy: %v", sick)
+	}
+	f.agents = []ledger.Page[ledger.Agent]{{}}
+	send(t, newAPI(f), "POST", "/api/v1/agents/ensure-health", "").has(t, map[string]any{"success": true, "checked": 0.0})
+}
