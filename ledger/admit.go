@@ -2,6 +2,7 @@ package ledger
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/schedulemesh/schedulemesh/sched"
@@ -26,7 +27,21 @@ func (b *batch) decide(r *row) sched.Decision {
 		// An agent without a task has no priority: it takes room, it never takes it from others.
 		in.Priority, in.Labels = -1<<40, nil
 	}
+	if r.space.core.Policy().MaxPreemptionsPerMinute > 0 {
+		b.countRecent(r.space)
+	}
 	return r.space.core.Decide(in, sched.Time(b.now.UnixMilli()))
+}
+
+// countRecent tells the core how many tasks each pool lost within the last minute.
+func (b *batch) countRecent(s *space) {
+	for _, p := range s.pools {
+		if len(p.recent) == 0 {
+			continue
+		}
+		p.recent = slices.DeleteFunc(slices.Clone(p.recent), func(t time.Time) bool { return b.now.Sub(t) >= time.Minute })
+		b.poolChanged(p)
+	}
 }
 
 // submit admits, queues or refuses one submission.

@@ -19,7 +19,9 @@ type book struct {
 	byID   map[int64]*space
 	pools  map[int64]*pool
 	rows   map[sched.ID]*row
-	nodes  *sched.Nodes
+	// launches finds the row that holds an agent by what the bridge knows it by.
+	launches map[string]*row
+	nodes    *sched.Nodes
 	// total is each known node as the cluster reports it: capacity less foreign use.
 	// A node's Room is that, less what rows charge it.
 	total map[sched.NodeID]nodeTotal
@@ -55,9 +57,9 @@ type pool struct {
 	capacity, reserved, used, borrowed, lent sched.Resources
 	names                                    []string // resources that have a row; never changed in place
 
-	loans  []loan // where it borrows, oldest first; never changed in place
-	queue  []*row // waiting, best first
-	recent []time.Time
+	loans  []loan      // where it borrows, oldest first; never changed in place
+	queue  []*row      // waiting, best first
+	recent []time.Time // when it lost tasks lately; never changed in place
 	rows   map[sched.ID]*row
 }
 
@@ -171,7 +173,7 @@ const (
 
 func newBook() *book {
 	return &book{
-		spaces: map[string]*space{}, byID: map[int64]*space{}, pools: map[int64]*pool{}, rows: map[sched.ID]*row{},
+		spaces: map[string]*space{}, byID: map[int64]*space{}, pools: map[int64]*pool{}, rows: map[sched.ID]*row{}, launches: map[string]*row{},
 		nodes: sched.NewNodes(), total: map[sched.NodeID]nodeTotal{},
 	}
 }
@@ -185,7 +187,7 @@ func (b *book) addSpace(id int64, name string, version int, policy sched.Policy)
 
 // poolChanged tells the core what a pool has now.
 func (b *book) poolChanged(p *pool) {
-	p.space.core.PutPool(sched.Pool{Name: p.name, Cluster: p.cluster, Free: p.free(), Ceiling: p.capacity, Labels: p.labels})
+	p.space.core.PutPool(sched.Pool{Name: p.name, Cluster: p.cluster, Free: p.free(), Ceiling: p.capacity, Labels: p.labels, Preempted: len(p.recent)})
 }
 
 // onAgent reports whether the row holds an agent that exists or is being made.
@@ -231,6 +233,7 @@ func (b *book) index(r *row) {
 	}
 	if r.onAgent() {
 		r.space.agents[r.agentName] = r
+		b.launches[r.launchID] = r
 		b.chargeNode(r)
 		r.space.core.PutAgent(sched.Agent{ID: r.uid, Name: r.agentName, Pool: r.poolName, Node: r.node, Gives: r.held, Settled: r.settled()})
 	}
@@ -267,6 +270,9 @@ func (b *book) unindex(r *row) {
 	if r.kind != KindRegistered {
 		if r.space.agents[r.agentName] == r {
 			delete(r.space.agents, r.agentName)
+		}
+		if b.launches[r.launchID] == r {
+			delete(b.launches, r.launchID)
 		}
 	}
 	if !r.charged.amount.IsZero() {

@@ -102,12 +102,12 @@ func (w *world) act(j ledger.Job) {
 			saved[t.UID] = ledger.SaveOutcome{State: json.RawMessage(fmt.Sprintf(`{"task_id": %q, "step": 7}`, t.TaskID))}
 		}
 		w.must(w.TakePhase(ctx, j.UID, j.Attempt, ledger.TakeReport{Phase: "saving", Cancel: cancelled}))
-		w.must(w.TakePhase(ctx, j.UID, j.Attempt, ledger.TakeReport{Phase: "killing", Saved: saved}))
 		if j.KeepAgent {
-			w.must(w.HandDone(ctx, j.UID, j.Attempt))
-		} else {
-			w.must(w.Gone(ctx, j.UID, j.Attempt))
+			w.must(w.HandDone(ctx, j.UID, j.Attempt, saved[j.UID]))
+			return
 		}
+		w.must(w.TakePhase(ctx, j.UID, j.Attempt, ledger.TakeReport{Phase: "killing", Saved: saved}))
+		w.must(w.Gone(ctx, j.UID, j.Attempt))
 	}
 }
 

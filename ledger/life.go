@@ -134,6 +134,9 @@ func (b *batch) entryDone(uid sched.ID, attempt int, failed bool, message string
 	if err != nil {
 		return err
 	}
+	if r.kind == KindAgent {
+		return nil // of a task that was preempted by hand and left its agent
+	}
 	to, code := Completed, ""
 	if failed {
 		to, code = Failed, "entry_failed"
@@ -367,13 +370,16 @@ func (b *batch) detach(r *row, t *taking) *row {
 }
 
 // taken by hand: the phases are done, the agent stays.
-func (b *batch) handDone(uid sched.ID, attempt int) error {
+func (b *batch) handDone(uid sched.ID, attempt int, saved SaveOutcome) error {
 	r := b.rows[uid]
 	if r == nil || r.attempt != attempt || r.state != Preempting || r.taking == nil {
 		return refuse(ErrWrongState, "the task is not being preempted")
 	}
 	t := *r.taking
-	t.phase = phaseGone
+	t.phase, t.saved = phaseGone, b.now
+	res := t.result[uid]
+	res.savedState, res.saveError = saved.State, saved.Error
+	t.result = map[sched.ID]takeResult{uid: res}
 	b.updatePreemption(r, &t, b.now)
 	b.makeWay(r, &t)
 	return nil

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/schedulemesh/schedulemesh/db/dbgen"
@@ -108,8 +109,8 @@ func (l *Ledger) TakePhase(ctx context.Context, uid sched.ID, attempt int, rep T
 }
 
 // HandDone ends a preemption by hand: cancelled and saved, the agent stays.
-func (l *Ledger) HandDone(ctx context.Context, uid sched.ID, attempt int) error {
-	return l.report(ctx, uid, func(b *batch) error { return b.handDone(uid, attempt) })
+func (l *Ledger) HandDone(ctx context.Context, uid sched.ID, attempt int, saved SaveOutcome) error {
+	return l.report(ctx, uid, func(b *batch) error { return b.handDone(uid, attempt, saved) })
 }
 
 // Undo puts everything back while no cancel was sent yet: the victims of the
@@ -219,6 +220,7 @@ type Holding struct {
 	Attempt   int
 	LaunchID  string
 	State     State
+	Waits     bool // for victims: nothing of it can exist yet
 	Cluster   string
 	TaskID    string
 	AgentName string
@@ -233,12 +235,51 @@ func (l *Ledger) Holdings(ctx context.Context, cluster string) ([]Holding, error
 	err := l.lane.look(ctx, func(b *book) {
 		for _, r := range b.rows {
 			if r.onAgent() && r.pool != nil && r.pool.cluster == cluster {
-				out = append(out, Holding{UID: r.uid, Attempt: r.attempt, LaunchID: r.launchID, State: r.state, Cluster: cluster,
-					TaskID: r.taskID, AgentName: r.agentName, HasEntry: r.hasEntry, Namespace: r.space.name, Pool: r.poolName})
+				out = append(out, r.holding())
 			}
 		}
 	})
 	return out, err
+}
+
+func (r *row) holding() Holding {
+	return Holding{UID: r.uid, Attempt: r.attempt, LaunchID: r.launchID, State: r.state, Cluster: r.pool.cluster, Waits: len(r.victims) > 0,
+		TaskID: r.taskID, AgentName: r.agentName, HasEntry: r.hasEntry && r.kind == KindTask, Namespace: r.space.name, Pool: r.poolName}
+}
+
+// ByLaunch finds the live row that holds the agent of a launch.
+func (l *Ledger) ByLaunch(ctx context.Context, launchID string) (h Holding, ok bool, err error) {
+	err = l.lane.look(ctx, func(b *book) {
+		if r := b.launches[launchID]; r != nil && r.pool != nil {
+			h, ok = r.holding(), true
+		}
+	})
+	return h, ok, err
+}
+
+// serverLocks is the first half of the advisory lock each live server holds; the
+// second is a hash of its name. Its backend lets go when the server dies.
+const serverLocks = 7301
+
+// releaseDead is not among db/queries: sqlc does not know pg_locks.
+const releaseDead = `
+UPDATE tasks SET lease_owner = '', lease_until = NULL
+WHERE state IN ('reserved', 'launching', 'preempting', 'stopping') AND lease_owner NOT IN ('', $1)
+  AND NOT EXISTS (SELECT 1 FROM pg_locks k
+                  WHERE k.locktype = 'advisory' AND k.granted AND k.objsubid = 2
+                    AND k.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
+                    AND k.classid::bigint = $2 AND k.objid::bigint = (hashtext(lease_owner)::bigint & 4294967295))`
+
+// HoldServerLock marks this server as alive until conn closes.
+func (l *Ledger) HoldServerLock(ctx context.Context, conn *pgx.Conn) error {
+	_, err := conn.Exec(ctx, "SELECT pg_advisory_lock($1::int, hashtext($2))", serverLocks, l.server)
+	return err
+}
+
+// TakeOver ends the leases of servers that died, so that their work is claimed at once.
+func (l *Ledger) TakeOver(ctx context.Context) error {
+	_, err := l.pool.Exec(ctx, releaseDead, l.server, serverLocks)
+	return err
 }
 
 // Work claims rows that need somebody and are leased to nobody alive, and gives their jobs.
