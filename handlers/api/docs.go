@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/danielgtaylor/huma/v2"
 
@@ -28,27 +29,23 @@ var docsCSS []byte
 // docsPolicy lets the page load its own style sheet and nothing else.
 const docsPolicy = "default-src 'none'; style-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 
-// registerDocs serves what the API says about itself. All of it is made once,
-// from the operations registered by then; nothing comes from another host.
+// registerDocs serves what the API says about itself. Each document is made once,
+// when it is first asked for; nothing comes from another host.
 func (a *API) registerDocs() {
 	spec := a.huma.OpenAPI()
-	addEscapes(spec)
-	specJSON, err := json.MarshalIndent(spec, "", " ")
-	if err != nil {
-		panic(fmt.Sprintf("OpenAPI document: %v", err))
-	}
-	specYAML, err := spec.YAML()
-	if err != nil {
-		panic(fmt.Sprintf("OpenAPI document: %v", err))
-	}
+	spec.Components.SecuritySchemes["session"] = &huma.SecurityScheme{Type: "apiKey", In: "cookie", Name: "schedulemesh_…",
+		Description: "What a browser gets for its token at /sign-in."}
+	spec.Security = append(spec.Security, map[string][]string{"session": {}})
 	sum := sha256.Sum256(docsCSS)
 	style := "/api/docs-" + hex.EncodeToString(sum[:6]) + ".css"
-	page, err := docsPage(spec, style)
-	if err != nil {
-		panic(fmt.Sprintf("docs page: %v", err))
-	}
-	serve := func(path, contentType, cache string, body []byte) {
-		a.router.Get(path, func(w http.ResponseWriter, _ *http.Request) {
+	serve := func(path, contentType, cache string, document func() ([]byte, error)) {
+		once := sync.OnceValues(document)
+		a.router.Get(path, func(w http.ResponseWriter, r *http.Request) {
+			body, err := once()
+			if err != nil {
+				refuse(w, r, fmt.Errorf("%s: %w", path, err))
+				return
+			}
 			h := w.Header()
 			h.Set("Content-Type", contentType)
 			h.Set("Cache-Control", cache)
@@ -58,17 +55,10 @@ func (a *API) registerDocs() {
 			_, _ = w.Write(body)
 		})
 	}
-	serve("/openapi.json", "application/vnd.oai.openapi+json;version=3.1", "no-cache", specJSON)
-	serve("/openapi.yaml", "application/yaml", "no-cache", specYAML)
-	serve("/docs", "text/html; charset=utf-8", "no-cache", page)
-	serve(strings.TrimPrefix(style, "/api"), "text/css; charset=utf-8", "public, max-age=31536000, immutable", docsCSS)
-}
-
-// addEscapes says of every path parameter what its name does not.
-func addEscapes(spec *huma.OpenAPI) {
-	spec.Components.SecuritySchemes["session"] = &huma.SecurityScheme{Type: "apiKey", In: "cookie", Name: "schedulemesh_…",
-		Description: "What a browser gets for its token at /sign-in."}
-	spec.Security = append(spec.Security, map[string][]string{"session": {}})
+	serve("/openapi.json", "application/vnd.oai.openapi+json;version=3.1", "no-cache", func() ([]byte, error) { return json.MarshalIndent(spec, "", " ") })
+	serve("/openapi.yaml", "application/yaml", "no-cache", spec.YAML)
+	serve("/docs", "text/html; charset=utf-8", "no-cache", func() ([]byte, error) { return docsPage(spec, style) })
+	serve(strings.TrimPrefix(style, "/api"), "text/css; charset=utf-8", "public, max-age=31536000, immutable", func() ([]byte, error) { return docsCSS, nil })
 }
 
 // What the page shows.
@@ -212,9 +202,8 @@ func curl(o *huma.Operation) string {
 	}
 	line += `-H "Authorization: Bearer $TOKEN" "$SERVER` + path + `"`
 	if o.RequestBody != nil {
-		example, err := json.MarshalIndent(o.RequestBody.Content["application/json"].Example, "  ", " ")
-		if err == nil {
-			line += " \\\n  --json '" + string(example) + "'"
+		if example, ok := o.RequestBody.Content["application/json"].Example.(json.RawMessage); ok {
+			line += " \\\n  --json '" + strings.ReplaceAll(string(example), "\n", "\n  ") + "'"
 		}
 	}
 	return line

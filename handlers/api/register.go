@@ -100,11 +100,7 @@ func (op *operation) describe(spec *huma.OpenAPI) {
 		success.Description = op.summary + "."
 	}
 	if op.request != "" && o.RequestBody != nil {
-		var v any
-		if err := json.Unmarshal([]byte(op.request), &v); err != nil {
-			panic(fmt.Sprintf("example of %s: %v", op.id, err))
-		}
-		o.RequestBody.Content["application/json"].Example = v
+		o.RequestBody.Content["application/json"].Example = json.RawMessage(op.request) // keeps the order of its fields
 	}
 	if op.method == http.MethodPost {
 		o.Parameters = append(o.Parameters, idempotencyParam)
