@@ -19,7 +19,7 @@ from typing import Any
 log = logging.getLogger("schedulemesh.bridge")
 
 #: Without a word from Ray for so many seconds the sidecar gives up and ends.
-RAY_SILENCE = 30.0
+RAY_SILENCE = 20.0
 
 
 class JsonLines(logging.Formatter):
@@ -134,7 +134,7 @@ async def serve(args: argparse.Namespace, token: str) -> None:
     background = [
         asyncio.create_task(agents.nodes.watch()),
         asyncio.create_task(server.keep_claim()),
-        asyncio.create_task(_end_with_ray(agents, stop)),
+        asyncio.create_task(_end_with_ray(agents.nodes)),
     ]
     log.info(
         "serving deployment %s, session %s, %d launches found", args.deployment, session, len(agents.records)
@@ -153,11 +153,21 @@ async def serve(args: argparse.Namespace, token: str) -> None:
             os.unlink(args.socket)
 
 
-async def _end_with_ray(agents: Any, stop: asyncio.Event) -> None:
-    while (left := RAY_SILENCE - (time.monotonic() - agents.nodes.last_seen)) > 0:  # noqa: ASYNC110 - no event tells of silence
-        await asyncio.sleep(left)
-    log.error("Ray has not answered for %.0f s", RAY_SILENCE)
-    stop.set()
+async def _end_with_ray(nodes: Any) -> None:
+    """End the process when Ray is gone, or this node of it: whoever started the sidecar starts another.
+
+    It goes without goodbyes: nobody is left to take them, and Ray's own calls would wait a minute.
+    """
+    while True:
+        await asyncio.sleep(1.0)
+        own = nodes.nodes.get(nodes.own_id)
+        if own is not None and not own.alive:
+            log.error("this node has left the Ray cluster")
+        elif time.monotonic() - nodes.last_seen > RAY_SILENCE:
+            log.error("Ray has not answered for %.0f s", RAY_SILENCE)
+        else:
+            continue
+        os._exit(1)
 
 
 def main(argv: list[str] | None = None) -> None:
