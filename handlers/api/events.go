@@ -63,7 +63,7 @@ func (a *API) events(w http.ResponseWriter, r *http.Request) {
 			next = strconv.FormatInt(events[len(events)-1].ID, 10)
 		}
 		page := list(mapped(events, eventDoc), next)
-		writeJSON(w, r, http.StatusOK, "", &page)
+		writeJSON(w, r, http.StatusOK, &page)
 		return
 	}
 	a.stream(w, r, ns, after)

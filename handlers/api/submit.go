@@ -183,7 +183,10 @@ func (a *API) submitTask(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	out := taskDoc(t)
-	writeJSON(w, r, status, out.Links.Self, &out)
+	buf := buffers.Get().(*bytes.Buffer)
+	defer putBuffer(buf)
+	buf.Write(appendTask(buf.AvailableBuffer(), &out))
+	writeDocument(w, status, out.Links.Self, buf)
 }
 
 // submitQuery reads ?namespace= and ?wait=, and refuses anything else.
@@ -314,13 +317,17 @@ func kindName(k jsontext.Kind) string {
 }
 
 // writeJSON answers outside of huma.
-func writeJSON(w http.ResponseWriter, r *http.Request, status int, location string, v any) {
+func writeJSON(w http.ResponseWriter, r *http.Request, status int, v any) {
 	buf := buffers.Get().(*bytes.Buffer)
 	defer putBuffer(buf)
 	if err := jsonv2.MarshalWrite(buf, v); err != nil {
 		refuse(w, r, fmt.Errorf("writing the answer: %w", err))
 		return
 	}
+	writeDocument(w, status, "", buf)
+}
+
+func writeDocument(w http.ResponseWriter, status int, location string, buf *bytes.Buffer) {
 	h := w.Header()
 	h["Content-Type"] = jsonType
 	h["Content-Length"] = []string{strconv.Itoa(buf.Len())}

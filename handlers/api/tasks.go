@@ -36,19 +36,19 @@ type Task struct {
 	Agent             TaskAgent         `json:"agent" doc:"What runs it. Ray's get_actor(actor_name, namespace=ray_namespace) gives its handle."`
 	ActorClass        string            `json:"actor_class" example:"my_project.train:Trainer"`
 	PickledName       string            `json:"pickled_name" doc:"Name of the class when it was sent pickled."`
-	ActorArgs         json.RawMessage   `json:"actor_args,omitempty"`
-	ActorKwargs       json.RawMessage   `json:"actor_kwargs,omitempty"`
+	ActorArgs         json.RawMessage   `json:"actor_args,omitzero"`
+	ActorKwargs       json.RawMessage   `json:"actor_kwargs,omitzero"`
 	Entry             *EntryBody        `json:"entry,omitempty" doc:"The method called after every launch; left out when there is none."`
-	RuntimeEnv        json.RawMessage   `json:"runtime_env,omitempty"`
-	RayOptions        json.RawMessage   `json:"ray_options,omitempty"`
+	RuntimeEnv        json.RawMessage   `json:"runtime_env,omitzero"`
+	RayOptions        json.RawMessage   `json:"ray_options,omitzero"`
 	UsePlacementGroup bool              `json:"use_placement_group"`
-	Payload           json.RawMessage   `json:"payload,omitempty" doc:"Whatever was sent with it."`
+	Payload           json.RawMessage   `json:"payload,omitzero" doc:"Whatever was sent with it."`
 	EstimatedDuration *float64          `json:"estimated_duration" nullable:"true" doc:"Seconds; null when none was given."`
 	MaxRuntime        *float64          `json:"max_runtime" nullable:"true" doc:"Seconds; null when there is no limit."`
 	OnPreempted       string            `json:"on_preempted" enum:"stop,requeue"`
 	OnFailure         string            `json:"on_failure" enum:"stop,requeue"`
-	Result            json.RawMessage   `json:"result,omitempty" doc:"What entry returned."`
-	SavedState        json.RawMessage   `json:"saved_state,omitempty" doc:"What was saved when it was preempted."`
+	Result            json.RawMessage   `json:"result,omitzero" doc:"What entry returned."`
+	SavedState        json.RawMessage   `json:"saved_state,omitzero" doc:"What was saved when it was preempted."`
 	QueuePosition     *int              `json:"queue_position" nullable:"true" doc:"1 goes next; null when it does not wait."`
 	SubmittedAt       Stamp             `json:"submitted_at"`
 	QueuedAt          Stamp             `json:"queued_at"`
@@ -71,15 +71,15 @@ type TaskAgent struct {
 // EntryBody is the method to call.
 type EntryBody struct {
 	Method string          `json:"method" minLength:"1" maxLength:"200" example:"run"`
-	Args   json.RawMessage `json:"args,omitempty" doc:"Array of positional arguments."`
-	Kwargs json.RawMessage `json:"kwargs,omitempty" doc:"Object of named arguments."`
+	Args   json.RawMessage `json:"args,omitzero" doc:"Array of positional arguments."`
+	Kwargs json.RawMessage `json:"kwargs,omitzero" doc:"Object of named arguments."`
 }
 
 // taskDoc is the whole task.
 func taskDoc(t ledger.Task) Task {
 	out := taskRow(t)
-	out.ActorArgs, out.ActorKwargs, out.RuntimeEnv = t.Spec.Args, t.Spec.Kwargs, t.Spec.RuntimeEnv
-	out.Payload, out.Result, out.SavedState = t.Spec.Payload, t.Result, t.SavedState
+	out.ActorArgs, out.ActorKwargs, out.RuntimeEnv = orNil(t.Spec.Args), orNil(t.Spec.Kwargs), orNil(t.Spec.RuntimeEnv)
+	out.Payload, out.Result, out.SavedState = orNil(t.Spec.Payload), orNil(t.Result), orNil(t.SavedState)
 	return out
 }
 
@@ -90,13 +90,13 @@ func taskRow(t ledger.Task) Task {
 		Code: t.Code, Reason: t.Reason, Pool: t.Pool, Managed: t.Managed, Priority: t.Priority, Labels: t.Labels,
 		Resources: Units(t.Request), Held: Units(t.Held), Attempt: t.Attempt, MaxAttempts: t.MaxAttempts, Preemptions: t.Preemptions,
 		Agent:      TaskAgent{t.AgentName, t.ActorName, t.RayNS, t.ActorID, t.Node, t.PID},
-		ActorClass: t.Spec.ActorClass, PickledName: t.Spec.PickledName, RayOptions: t.Spec.RayOptions, UsePlacementGroup: t.Spec.UsePlacementGroup,
+		ActorClass: t.Spec.ActorClass, PickledName: t.Spec.PickledName, RayOptions: orNil(t.Spec.RayOptions), UsePlacementGroup: t.Spec.UsePlacementGroup,
 		EstimatedDuration: secondsOrNull(t.Estimate), MaxRuntime: secondsOrNull(t.MaxRuntime), OnPreempted: t.OnPreempted, OnFailure: t.OnFailure,
 		SubmittedAt: Stamp(t.SubmittedAt), QueuedAt: Stamp(t.QueuedAt), StartedAt: Stamp(t.StartedAt), EndedAt: Stamp(t.EndedAt),
 		SubmittedBy: t.Actor, Links: linksTo(t.Namespace, "tasks", t.TaskID),
 	}
 	if e := t.Spec.Entry; e != nil {
-		out.Entry = &EntryBody{Method: e.Method, Args: e.Args, Kwargs: e.Kwargs}
+		out.Entry = &EntryBody{Method: e.Method, Args: orNil(e.Args), Kwargs: orNil(e.Kwargs)}
 	}
 	for _, id := range t.PreemptedBy {
 		out.PreemptedBy = append(out.PreemptedBy, UID(id))
@@ -105,6 +105,14 @@ func taskRow(t ledger.Task) Task {
 		out.QueuePosition = &t.QueuePosition
 	}
 	return out
+}
+
+// orNil makes an empty document an absent one; as it is, it would not be JSON.
+func orNil(raw json.RawMessage) json.RawMessage {
+	if len(raw) == 0 {
+		return nil
+	}
+	return raw
 }
 
 func secondsOrNull(d time.Duration) *float64 {
@@ -128,13 +136,13 @@ type Event struct {
 	Actor         string          `json:"actor" doc:"Who did it; empty for the scheduler." example:"api"`
 	Code          string          `json:"code"`
 	Message       string          `json:"message" doc:"For people."`
-	Detail        json.RawMessage `json:"detail,omitempty"`
+	Detail        json.RawMessage `json:"detail,omitzero"`
 	PolicyVersion int             `json:"policy_version" doc:"The policy it happened under; 0 when none was asked."`
 }
 
 func eventDoc(e ledger.Event) Event {
 	return Event{ID: e.ID, At: Stamp(e.At), Namespace: e.Namespace, Type: e.Type, TaskID: e.TaskID, TaskUID: UID(e.TaskUID), Pool: e.Pool,
-		Attempt: e.Attempt, Actor: e.Actor, Code: e.Code, Message: e.Message, Detail: e.Detail, PolicyVersion: e.PolicyVersion}
+		Attempt: e.Attempt, Actor: e.Actor, Code: e.Code, Message: e.Message, Detail: orNil(e.Detail), PolicyVersion: e.PolicyVersion}
 }
 
 // TaskPath names a task.
@@ -193,7 +201,7 @@ type RegistrationBody struct {
 	Priority          *float64          `json:"priority,omitempty" doc:"5 when left out."`
 	Labels            map[string]string `json:"labels,omitempty" doc:"At most 64; keys up to 200 characters, values up to 1,000."`
 	EstimatedDuration *float64          `json:"estimated_duration,omitempty" doc:"Seconds it will run; without one it counts as having none left."`
-	Payload           json.RawMessage   `json:"payload,omitempty" doc:"Whatever should be kept with it."`
+	Payload           json.RawMessage   `json:"payload,omitzero" doc:"Whatever should be kept with it."`
 }
 
 // LogQuery asks for output.

@@ -238,16 +238,7 @@ type Units sched.Resources
 // MarshalJSONTo writes the amounts, zeros left out.
 func (u Units) MarshalJSONTo(enc *jsontext.Encoder) error {
 	var buf [128]byte
-	b := append(buf[:0], '{')
-	sched.Resources(u).Each(func(name string, v int64) {
-		if len(b) > 1 {
-			b = append(b, ',')
-		}
-		b, _ = jsontext.AppendQuote(b, name)
-		b = append(b, ':')
-		b = appendUnits(b, name, v)
-	})
-	return enc.WriteValue(append(b, '}'))
+	return enc.WriteValue(appendResources(buf[:0], sched.Resources(u)))
 }
 
 func appendUnits(b []byte, name string, v int64) []byte {
