@@ -22,7 +22,7 @@ type admission struct {
 // decide says what the core would do for a row that asks for room now.
 func (b *batch) decide(r *row) sched.Decision {
 	in := sched.Incoming{ID: r.uid, Name: r.taskID, Pool: r.poolName, Priority: r.priority, Labels: r.labels,
-		Request: r.request, PreemptedBy: r.preemptedBy}
+		Request: r.request, PreemptedBy: b.elders(r)}
 	if r.kind == KindAgent {
 		// An agent without a task has no priority: it takes room, it never takes it from others.
 		in.Priority, in.Labels = -1<<40, nil
@@ -31,6 +31,32 @@ func (b *batch) decide(r *row) sched.Decision {
 		b.countRecent(r.space)
 	}
 	return r.space.core.Decide(in, sched.Time(b.now.UnixMilli()))
+}
+
+// elders are the tasks r must never take: those that preempted it and, through live
+// and waiting tasks, those that preempted them. Else tasks evict each other for ever.
+func (b *batch) elders(r *row) []sched.ID {
+	if len(r.preemptedBy) == 0 {
+		return nil
+	}
+	seen := map[sched.ID]bool{r.uid: true}
+	var out []sched.ID
+	next := r.preemptedBy
+	for len(next) > 0 {
+		var further []sched.ID
+		for _, id := range next {
+			if seen[id] {
+				continue
+			}
+			seen[id] = true
+			out = append(out, id)
+			if e := b.rows[id]; e != nil {
+				further = append(further, e.preemptedBy...)
+			}
+		}
+		next = further
+	}
+	return out
 }
 
 // countRecent tells the core how many tasks each pool lost within the last minute.

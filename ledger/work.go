@@ -1,8 +1,11 @@
 package ledger
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
+	"slices"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
@@ -282,15 +285,26 @@ func (l *Ledger) TakeOver(ctx context.Context) error {
 	return err
 }
 
-// Work claims rows that need somebody and are leased to nobody alive, and gives their jobs.
+// Work claims rows that need somebody and are leased to nobody alive, and gives their jobs,
+// with those of the rows that are this server's already.
 func (l *Ledger) Work(ctx context.Context) ([]Job, error) {
 	uids, err := l.q.Work(ctx, dbgen.WorkParams{Me: l.server, Until: l.now().Add(leaseTime), Now: l.now(), RowLimit: 1000})
 	if err != nil {
 		return nil, l.lane.outward(err)
 	}
+	// Its own too: should a job have been lost on the way, this finds it again.
+	mine, err := l.q.Mine(ctx, dbgen.MineParams{Me: l.server, RowLimit: 1000})
+	if err != nil {
+		return nil, l.lane.outward(err)
+	}
+	for _, m := range mine {
+		uids = append(uids, m.Uid)
+	}
 	if len(uids) == 0 {
 		return nil, nil
 	}
+	slices.SortFunc(uids, func(x, y pgtype.UUID) int { return bytes.Compare(x.Bytes[:], y.Bytes[:]) })
+	uids = slices.Compact(uids)
 	var jobs []Job
 	err = l.lane.look(ctx, func(b *book) {
 		for _, id := range uids {
@@ -359,4 +373,17 @@ func pgUUIDs(ids []sched.ID) []pgtype.UUID {
 		out[i] = pgUUID(id)
 	}
 	return out
+}
+
+// LaunchOf gives what the bridge knows a task's latest agent by, "" when it never
+// had one, and whether the task is live.
+func (l *Ledger) LaunchOf(ctx context.Context, ns, taskID string) (launchID string, live bool, err error) {
+	row, err := l.q.TaskByID(ctx, dbgen.TaskByIDParams{Namespace: ns, TaskID: &taskID})
+	if errors.Is(err, pgx.ErrNoRows) {
+		return "", false, refuse(ErrUnknownTask, "there is no task %q in namespace %q", taskID, ns)
+	}
+	if err != nil {
+		return "", false, l.lane.outward(err)
+	}
+	return row.Task.LaunchID, State(row.Task.State).Live(), nil
 }

@@ -783,6 +783,43 @@ func (q *Queries) LockNamespace(ctx context.Context, name string) (LockNamespace
 	return i, err
 }
 
+const mine = `-- name: Mine :many
+SELECT uid, attempt, state FROM tasks
+WHERE state IN ('reserved', 'launching', 'preempting', 'stopping') AND lease_owner = $1::text ORDER BY uid LIMIT $2
+`
+
+type MineParams struct {
+	Me       string
+	RowLimit int32
+}
+
+type MineRow struct {
+	Uid     pgtype.UUID
+	Attempt int32
+	State   string
+}
+
+// Rows this server is to work on.
+func (q *Queries) Mine(ctx context.Context, arg MineParams) ([]MineRow, error) {
+	rows, err := q.db.Query(ctx, mine, arg.Me, arg.RowLimit)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []MineRow
+	for rows.Next() {
+		var i MineRow
+		if err := rows.Scan(&i.Uid, &i.Attempt, &i.State); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const namespaceNames = `-- name: NamespaceNames :many
 SELECT name FROM namespaces ORDER BY name
 `

@@ -171,3 +171,8 @@ WHERE lease_owner = @me::text AND state IN ('reserved', 'launching', 'preempting
 -- name: DropLeases :exec
 UPDATE tasks SET lease_owner = '', lease_until = NULL
 WHERE lease_owner = @me::text AND state IN ('reserved', 'launching', 'preempting', 'stopping');
+
+-- name: Mine :many
+-- Rows this server is to work on.
+SELECT uid, attempt, state FROM tasks
+WHERE state IN ('reserved', 'launching', 'preempting', 'stopping') AND lease_owner = @me::text ORDER BY uid LIMIT @row_limit;
