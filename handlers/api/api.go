@@ -49,7 +49,8 @@ type API struct {
 	heartbeat time.Duration
 	log       *slog.Logger
 
-	router *chi.Mux
+	router *chi.Mux // at /api
+	root   *chi.Mux // for serving it alone
 	huma   huma.API
 }
 
@@ -90,6 +91,8 @@ func New(d Deps) *API {
 	a.registerEvents(v1)
 	a.registerNamespaces()
 	a.registerDocs()
+	a.root = chi.NewRouter()
+	a.Mount(a.root)
 	return a
 }
 
@@ -98,9 +101,7 @@ func (a *API) Mount(r chi.Router) { r.Mount("/api", a.router) }
 
 // ServeHTTP serves /api on its own.
 func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	root := chi.NewRouter()
-	a.Mount(root)
-	root.ServeHTTP(w, r)
+	a.root.ServeHTTP(w, r)
 }
 
 // access adds ids and the log unless the whole server has them already.
