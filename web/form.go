@@ -393,7 +393,7 @@ func length(e Errors, field, s string) time.Duration {
 	return d
 }
 
-var lengthPart = regexp.MustCompile(`^\s*([0-9]{1,9}(?:\.[0-9]{1,6})?)\s*(ms|s|sec|seconds?|m|mins?|minutes?|h|hours?|d|days?)?`)
+var lengthPart = regexp.MustCompile(`^\s*([0-9]{1,9}(?:\.[0-9]{1,6})?)\s*(ms|seconds?|secs?|s|minutes?|mins?|m|hours?|h|days?|d)?`)
 
 // ParseLength reads a length of time as people write it.
 func ParseLength(s string) (time.Duration, bool) {

@@ -7,13 +7,13 @@ import (
 	"github.com/a-h/templ"
 )
 
-// LogMore is a stretch of a log and, when more may come, what fetches it and is replaced by it. Every
+// LogMore is a stretch of a log and, when it is to be followed, what fetches it and is replaced by it. Every
 // byte counts in a log, so it is written by hand: a template would put spaces around.
-func LogMore(p Page, id, stream string, c LogChunk) templ.Component {
+func LogMore(p Page, id, stream string, c LogChunk, follow bool) templ.Component {
 	return templ.ComponentFunc(func(_ context.Context, w io.Writer) error {
 		end := ""
 		switch {
-		case !c.EOF && c.Next == c.Offset, !c.EOF && c.Offset == 0 && c.Size > c.Next && c.Text == "":
+		case !follow:
 		case c.EOF && c.Ended:
 			end = "<span class=\"muted\">— the end —</span>"
 		default:

@@ -199,7 +199,7 @@ func PreemptionsPage(p Page, f PreemptionFilter, l PreemptionList) templ.Compone
 					}()
 				}
 				ctx = templ.InitializeContext(ctx)
-				if l.Total >= 0 {
+				if l.Total > 0 {
 					templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 19, "<p class=\"muted small\">")
 					if templ_7745c5c3_Err != nil {
 						return templ_7745c5c3_Err

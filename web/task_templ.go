@@ -1356,7 +1356,7 @@ func logTab(p Page, t Task, tab TaskTab) templ.Component {
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
-			templ_7745c5c3_Err = LogMore(p, t.Ref(), tab.Stream, tab.Log).Render(ctx, templ_7745c5c3_Buffer)
+			templ_7745c5c3_Err = LogMore(p, t.Ref(), tab.Stream, tab.Log, tab.Log.EOF).Render(ctx, templ_7745c5c3_Buffer)
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
@@ -1738,7 +1738,7 @@ func RetuneBox(p Page, f Retune) templ.Component {
 		if templ_7745c5c3_Err != nil {
 			return templ_7745c5c3_Err
 		}
-		templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 141, "\"><h2>Priority of <bdi>")
+		templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 141, "\"><h1>Priority of <bdi>")
 		if templ_7745c5c3_Err != nil {
 			return templ_7745c5c3_Err
 		}
@@ -1751,7 +1751,7 @@ func RetuneBox(p Page, f Retune) templ.Component {
 		if templ_7745c5c3_Err != nil {
 			return templ_7745c5c3_Err
 		}
-		templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 142, "</bdi></h2><p class=\"muted\">Larger goes first, in the queue and when somebody must make way. 5.0 is usual.</p>")
+		templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 142, "</bdi></h1><p class=\"muted\">Larger goes first, in the queue and when somebody must make way. 5.0 is usual.</p>")
 		if templ_7745c5c3_Err != nil {
 			return templ_7745c5c3_Err
 		}

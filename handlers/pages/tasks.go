@@ -119,7 +119,7 @@ func (s *site) taskLog(w http.ResponseWriter, r *http.Request) {
 		s.fail(w, r, err)
 		return
 	}
-	s.show(w, r, http.StatusOK, p, web.LogMore(p, id, stream, c))
+	s.show(w, r, http.StatusOK, p, web.LogMore(p, id, stream, c, true))
 }
 
 // asks shows a confirmation: inside the dialog when htmx asks, else as a page.

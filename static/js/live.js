@@ -130,6 +130,13 @@
   // how far a box was scrolled. (htmx itself keeps the focus of elements that have an id.)
   function key(el) { return el.dataset.keep || el.id; }
   document.addEventListener("htmx:beforeSwap", function (e) {
+    // Led elsewhere, to the sign-in page most likely: that is a page, not a fragment.
+    var asked = e.detail.requestConfig && e.detail.requestConfig.path, got = e.detail.xhr.responseURL;
+    if (asked && got && new URL(got).pathname !== new URL(asked, location.href).pathname) {
+      e.detail.shouldSwap = false;
+      location.assign(got);
+      return;
+    }
     var from = e.detail.target;
     var kept = { ticked: {}, open: {}, scroll: {} };
     from.querySelectorAll("input[type=checkbox]:checked[data-keep]").forEach(function (el) { kept.ticked[key(el)] = true; });

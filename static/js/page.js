@@ -91,6 +91,7 @@
   var pinned = true;
   function pin() {
     document.querySelectorAll("[data-follow]").forEach(function (el) {
+      while (el.childNodes.length > 200 && pinned) el.removeChild(el.firstChild); // a day of it is too much for a page
       if (pinned) el.scrollTop = el.scrollHeight;
       el.onscroll = function () { pinned = el.scrollTop + el.clientHeight >= el.scrollHeight - 8; };
     });
