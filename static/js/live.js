@@ -9,15 +9,15 @@
   var hiddenFor = 30000; // ms out of sight before the connection is given back
   var lostAfter = 20000; // ms without a connection before "reconnecting" becomes "offline"
 
-  function show(state) {
+  function show(state, lost) {
     var dot = document.getElementById("live");
     if (!dot || dot.dataset.state === state) return;
-    var since = new Date().toLocaleTimeString();
+    var since = new Date(lost || Date.now()).toLocaleTimeString();
     var words = {
       live: ["live", "What you see is up to date."],
       connecting: ["connecting…", "The page is not live yet."],
       reconnecting: ["reconnecting…", "The connection was lost at " + since + ". What you see is from then."],
-      offline: ["offline", "The server does not answer. What you see may be out of date; it is tried again."],
+      offline: ["offline since " + since, "The server does not answer. What you see is from then; it is tried again."],
       paused: ["paused", "Updates rest while nobody looks."],
     };
     dot.dataset.state = state;
@@ -44,7 +44,7 @@
     var self = this;
     clearTimeout(this.timer);
     if (this.real) this.real.close();
-    show(this.broken ? (Date.now() - this.lost > lostAfter ? "offline" : "reconnecting") : "connecting");
+    this.tell();
     var real = (this.real = new EventSource(this.url));
     real.onopen = function () {
       var missed = self.broken;
@@ -58,10 +58,20 @@
     Object.keys(this.listeners).forEach(function (name) { self.attach(name); });
   };
 
+  Source.prototype.tell = function () {
+    if (document.hidden) return show("paused");
+    if (!this.broken) return show("connecting");
+    show(Date.now() - this.lost > lostAfter || !navigator.onLine ? "offline" : "reconnecting", this.lost);
+  };
+
   Source.prototype.drop = function () {
     if (this.real) this.real.close();
     this.real = null;
-    if (!this.broken) this.lost = Date.now();
+    if (!this.broken) {
+      var self = this;
+      this.lost = Date.now();
+      setTimeout(function () { if (self.broken) self.tell(); }, lostAfter + 10);
+    }
     this.broken = true;
     this.again(Math.min(500 * Math.pow(2, this.tries++), 10000) * (0.75 + Math.random() / 2));
   };
@@ -69,8 +79,8 @@
   Source.prototype.again = function (wait) {
     var self = this;
     if (this.closed || (this.real && this.real.readyState === 1)) return;
-    if (document.hidden) return show("paused");
-    show(Date.now() - this.lost > lostAfter || !navigator.onLine ? "offline" : "reconnecting");
+    this.tell();
+    if (document.hidden) return;
     clearTimeout(this.timer);
     this.timer = setTimeout(function () { self.open(); }, wait);
   };
