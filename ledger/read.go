@@ -136,18 +136,24 @@ func (l *Ledger) Tasks(ctx context.Context, ns string, f TaskFilter) (Page[Task]
 			out.Next = uuidString(out.Items[limit-1].UID)
 			break
 		}
-		x := Task{UID: t.Uid.Bytes, Namespace: ns, Kind: Kind(t.Kind), TaskID: deref(t.TaskID), Pool: t.PoolName, Managed: t.PoolID != nil, State: State(t.State),
-			Phase: t.Phase, Attempt: int(t.Attempt), Priority: sched.Milli(t.Priority), Labels: labelsOf(t.Labels), AgentName: t.AgentName,
-			ActorName: t.ActorName, RayNS: t.RayNamespace, ActorID: t.ActorID, Node: t.NodeID, PID: int(t.Pid), Estimate: ms(t.EstimateMs), MaxRuntime: ms(t.MaxRuntimeMs),
-			OnPreempted: t.OnPreempted, OnFailure: t.OnFailure, MaxAttempts: int(t.MaxAttempts), Preemptions: int(t.Preemptions), Code: t.Code, Reason: t.Reason,
-			Result: t.Result, SubmittedAt: t.SubmittedAt, QueuedAt: orZero(t.QueuedAt), StartedAt: orZero(t.StartedAt), EndedAt: orZero(t.EndedAt), Actor: t.Actor,
-			Spec: Spec{ActorClass: text(t.ActorClass), PickledName: text(t.PickledName)}}
-		if err := errors.Join(x.Request.UnmarshalJSON(t.Request), x.Held.UnmarshalJSON(t.Held)); err != nil {
+		x, err := listed(t, ns)
+		if err != nil {
 			return out, err
 		}
 		out.Items = append(out.Items, x)
 	}
 	return out, nil
+}
+
+// listed makes a task of a row of a list: without spec, result and saved state.
+func listed(t dbgen.ListTasksRow, ns string) (Task, error) {
+	x := Task{UID: t.Uid.Bytes, Namespace: ns, Kind: Kind(t.Kind), TaskID: deref(t.TaskID), Pool: t.PoolName, Managed: t.PoolID != nil, State: State(t.State),
+		Phase: t.Phase, Attempt: int(t.Attempt), Priority: sched.Milli(t.Priority), Labels: labelsOf(t.Labels), AgentName: t.AgentName,
+		ActorName: t.ActorName, RayNS: t.RayNamespace, ActorID: t.ActorID, Node: t.NodeID, PID: int(t.Pid), Estimate: ms(t.EstimateMs), MaxRuntime: ms(t.MaxRuntimeMs),
+		OnPreempted: t.OnPreempted, OnFailure: t.OnFailure, MaxAttempts: int(t.MaxAttempts), Preemptions: int(t.Preemptions), Code: t.Code, Reason: t.Reason,
+		Result: t.Result, SubmittedAt: t.SubmittedAt, QueuedAt: orZero(t.QueuedAt), StartedAt: orZero(t.StartedAt), EndedAt: orZero(t.EndedAt), Actor: t.Actor,
+		Spec: Spec{ActorClass: text(t.ActorClass), PickledName: text(t.PickledName)}}
+	return x, errors.Join(x.Request.UnmarshalJSON(t.Request), x.Held.UnmarshalJSON(t.Held))
 }
 
 func text(v any) string {

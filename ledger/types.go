@@ -269,6 +269,11 @@ type Preemption struct {
 	GoneAt        time.Time
 	RunningAt     time.Time // when the preemptor was running
 	Actor         string
+
+	// Only reports fill these.
+	PreemptorAttempt, VictimAttempt int
+	CancellingAt                    time.Time // when the victim was told to stop
+	StateSize                       int64     // of the saved state as JSON, in bytes; lists say 1 for any
 }
 
 // PolicyVersion is one immutable version of a namespace's policy.

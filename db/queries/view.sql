@@ -138,7 +138,7 @@ ORDER BY e.id DESC LIMIT @row_limit;
 
 -- name: ViewPreemptionHours :many
 -- How many were decided in each of the hours before now, by reason; 0 is the last hour.
-SELECT floor(extract(epoch FROM @now::timestamptz - p.decided_at) / 3600)::bigint AS hours_ago, p.reason, count(*) AS n
+SELECT floor(extract(epoch FROM sqlc.arg(now)::timestamptz - p.decided_at) / 3600)::bigint AS hours_ago, p.reason, count(*) AS n
 FROM preemptions p
 WHERE p.namespace_id = (SELECT ns.id FROM namespaces ns WHERE ns.name = @namespace) AND p.phase <> 'undone' AND p.decided_at > @since::timestamptz AND p.decided_at <= @now
   AND p.id > coalesce((SELECT o.id FROM preemptions o WHERE o.namespace_id = (SELECT ns.id FROM namespaces ns WHERE ns.name = @namespace) AND o.decided_at <= @since
