@@ -42,6 +42,12 @@
   setInterval(function () { if (!document.hidden) tellAll(document); }, 1000);
   document.addEventListener("htmx:load", function (e) { tellAll(e.detail.elt); });
 
+  // On a phone the pages are a row that scrolls: begin where the reader is.
+  var here = document.querySelector("#nav [aria-current]");
+  if (here && here.parentElement.scrollWidth > here.parentElement.clientWidth) {
+    here.parentElement.scrollLeft = here.offsetLeft - here.parentElement.clientWidth / 2;
+  }
+
   // A confirmation opens in front of the page it is about.
   var dialog = document.getElementById("dialog");
   document.addEventListener("htmx:afterSwap", function (e) {
