@@ -3,6 +3,7 @@ package bridge
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -29,6 +30,10 @@ var _ Bridge = (*Client)(nil)
 
 // eventSilence is three of the sidecar's heartbeats.
 const eventSilence = 15 * time.Second
+
+// slack is what a call may take beyond the time the sidecar was given for it. A sidecar that does not
+// answer then does not answer at all.
+const slack = 15 * time.Second
 
 // Dial makes a client for "unix:/path/to/socket" or "http://host:port" with its bearer token. It does
 // not connect yet: Hello does.
@@ -78,6 +83,8 @@ func (c *Client) Hello(ctx context.Context) (Hello, error) {
 
 // Claim implements Bridge.
 func (c *Client) Claim(ctx context.Context, claim Claim) error {
+	ctx, cancel := context.WithTimeout(ctx, slack)
+	defer cancel()
 	_, err := post[struct{}](ctx, c, "claim", claim)
 	return err
 }
@@ -87,6 +94,8 @@ func (c *Client) Launch(ctx context.Context, req LaunchRequest) (Launched, error
 	if err := req.Validate(); err != nil {
 		return Launched{}, err
 	}
+	ctx, cancel := context.WithTimeout(ctx, cmp.Or(req.Timeout, DefaultLaunchTimeout)+2*slack)
+	defer cancel()
 	return post[Launched](ctx, c, "launch", struct {
 		LaunchRequest
 		Timeout     float64 `json:"timeout,omitempty"`
@@ -106,6 +115,8 @@ func (c *Client) Run(ctx context.Context, launchID string, entry Entry) error {
 	if err := entry.Validate(); err != nil {
 		return err
 	}
+	ctx, cancel := context.WithTimeout(ctx, 2*slack)
+	defer cancel()
 	_, err := post[struct{}](ctx, c, "run", struct {
 		LaunchID string `json:"launch_id"`
 		Entry
@@ -115,22 +126,30 @@ func (c *Client) Run(ctx context.Context, launchID string, entry Entry) error {
 
 // Cancel implements Bridge.
 func (c *Client) Cancel(ctx context.Context, launchID, taskID string, timeout time.Duration) (CancelResult, error) {
+	ctx, stop := context.WithTimeout(ctx, timeout+slack)
+	defer stop()
 	return post[CancelResult](ctx, c, "cancel", call{launchID, taskID, timeout.Seconds()})
 }
 
 // SaveState implements Bridge.
 func (c *Client) SaveState(ctx context.Context, launchID string, timeout time.Duration) (SavedState, error) {
+	ctx, stop := context.WithTimeout(ctx, timeout+slack)
+	defer stop()
 	return post[SavedState](ctx, c, "save_state", call{LaunchID: launchID, Timeout: timeout.Seconds()})
 }
 
 // Ping implements Bridge.
 func (c *Client) Ping(ctx context.Context, launchID string, timeout time.Duration) error {
+	ctx, stop := context.WithTimeout(ctx, timeout+slack)
+	defer stop()
 	_, err := post[struct{}](ctx, c, "ping", call{LaunchID: launchID, Timeout: timeout.Seconds()})
 	return err
 }
 
 // Kill implements Bridge.
 func (c *Client) Kill(ctx context.Context, launchID string, timeout time.Duration) error {
+	ctx, stop := context.WithTimeout(ctx, timeout+slack)
+	defer stop()
 	_, err := post[struct{}](ctx, c, "kill", call{LaunchID: launchID, Timeout: timeout.Seconds()})
 	return err
 }
@@ -198,6 +217,8 @@ func get[T any](ctx context.Context, c *Client, path string, query url.Values) (
 	if len(query) > 0 {
 		path += "?" + query.Encode()
 	}
+	ctx, cancel := context.WithTimeout(ctx, slack)
+	defer cancel()
 	return answer[T](c.send(ctx, http.MethodGet, path, nil))
 }
 

@@ -2,7 +2,9 @@ package bridge_test
 
 import (
 	"context"
+	"fmt"
 	"os"
+	"os/exec"
 	"syscall"
 	"testing"
 	"time"
@@ -63,5 +65,51 @@ func restart(t *testing.T, p *bridge.Process) {
 	defer cancel()
 	if _, err := p.Wait(ctx, was); err != nil {
 		t.Fatal(err)
+	}
+}
+
+func TestASidecarThatHangsIsReplaced(t *testing.T) {
+	p := bridgetest.Real(t, bridgetest.Deployment("hangs"))
+	was := p.Status().Hello.Session
+	if err := syscall.Kill(p.PID(), syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	if _, err := p.Wait(ctx, was); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// The sidecar must not outlive a server that was killed, which can close nothing in good order.
+func TestASidecarEndsWithItsServer(t *testing.T) {
+	if os.Getenv("BRIDGE_TEST_SERVER") != "" {
+		p := bridgetest.Real(t, "orphan")
+		fmt.Printf("sidecar %d\n", p.PID())
+		select {} // until killed
+	}
+	bridgetest.Need(t)
+	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestASidecarEndsWithItsServer$")
+	cmd.Env = append(os.Environ(), "BRIDGE_TEST_SERVER=1")
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	var pid int
+	if _, err := fmt.Fscanf(out, "sidecar %d\n", &pid); err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = cmd.Wait()
+	for end := time.Now().Add(20 * time.Second); syscall.Kill(pid, 0) == nil; time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(end) {
+			_ = syscall.Kill(pid, syscall.SIGKILL)
+			t.Fatal("it lives on")
+		}
 	}
 }

@@ -2,6 +2,7 @@ package bridge
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -226,19 +227,28 @@ func (p *Process) run(ctx context.Context) error {
 	}()
 
 	up, cancel := context.WithCancel(ctx)
-	defer cancel()
-	go p.announce(up)
+	mute := make(chan error, 1)
+	go func() {
+		mute <- p.announce(up)
+		close(mute)
+	}()
+	defer func() { // nobody must hear that it is up after it ended
+		cancel()
+		for range mute {
+		}
+	}()
 
 	select {
 	case err := <-ended:
 		_ = lifeline.Close()
-		if err == nil {
-			err = errors.New("it exited")
+		return errors.Join(cmp.Or(err, errExited), lastWords(last))
+	case err := <-mute:
+		if ctx.Err() == nil {
+			_ = cmd.Process.Kill()
+			<-ended
+			_ = lifeline.Close()
+			return err
 		}
-		if last != "" {
-			err = fmt.Errorf("%w: %s", err, last)
-		}
-		return err
 	case <-ctx.Done():
 	}
 	_ = lifeline.Close() // it goes in good order…
@@ -251,29 +261,45 @@ func (p *Process) run(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// announce tells listeners once the sidecar answers.
-func (p *Process) announce(ctx context.Context) {
+var errExited = errors.New("it exited")
+
+func lastWords(line string) error {
+	if line == "" {
+		return nil
+	}
+	return errors.New("its last words: " + line)
+}
+
+// announce tells listeners once the sidecar answers, and returns why when it no longer does: a process
+// that is stopped or stuck does not end by itself.
+func (p *Process) announce(ctx context.Context) error {
+	pause, up := announcePoll, false
 	for {
 		hello, err := p.client.Hello(ctx)
-		if ctx.Err() != nil {
-			return
-		}
-		if err == nil {
+		switch {
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case err == nil && !up:
+			up, pause = true, healthPoll
 			p.cfg.Logger.Info("sidecar is up", "session", hello.Session, "ray", hello.RayVersion, "address", hello.RayAddress)
 			p.tell(Status{Up: true, Hello: hello})
-			return
-		}
-		if !errors.Is(err, ErrUnavailable) || hello.Protocol != 0 {
-			p.tell(Status{Err: err})
-			return
+		case err != nil && up:
+			return fmt.Errorf("it does not answer any more: %w", err)
+		case err != nil && hello.Protocol != 0: // it runs, but cannot be talked to
+			return err
 		}
 		select {
-		case <-time.After(20 * time.Millisecond):
+		case <-time.After(pause):
 		case <-ctx.Done():
-			return
+			return ctx.Err()
 		}
 	}
 }
+
+const (
+	announcePoll = 20 * time.Millisecond
+	healthPoll   = 5 * time.Second
+)
 
 // logLines passes the sidecar's log on, line by line, and returns the last one.
 func (p *Process) logLines(r io.Reader) string {

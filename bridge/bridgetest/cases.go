@@ -111,19 +111,24 @@ func (s *scene) runtimeEnv() {
 	s.failsWith(bridge.CodeRuntimeEnvFailed, req)
 }
 
-// filling asks for all the cpus of the biggest node.
+// filling asks for all the cpus of the biggest node that others leave.
 func (s *scene) filling() bridge.LaunchRequest {
 	s.t.Helper()
-	nodes, err := s.Nodes(s.ctx)
-	if err != nil || len(nodes) == 0 {
-		s.t.Fatalf("nodes: %v, %v", nodes, err)
-	}
 	req := s.request("Counter")
-	for _, n := range nodes {
-		if n.Alive && n.Total["cpu"] > req.Resources["cpu"] {
-			req.Resources, req.NodeID = bridge.Resources{"cpu": n.Total["cpu"]}, n.ID
+	s.until("what others use is known", func() bool {
+		nodes, err := s.Nodes(s.ctx)
+		if err != nil {
+			s.t.Fatal(err)
 		}
-	}
+		known := len(nodes) > 0
+		for _, n := range nodes {
+			known = known && (n.ForeignKnown || !n.Alive)
+			if left := n.Total["cpu"] - n.Foreign["cpu"]; n.Alive && left > req.Resources["cpu"] {
+				req.Resources, req.NodeID = bridge.Resources{"cpu": left}, n.ID
+			}
+		}
+		return known
+	})
 	return req
 }
 
@@ -753,15 +758,16 @@ func (s *scene) foreign() {
 		}
 		return total, known
 	}
-	s.until("what others use is known, and nothing", func() bool { n, known := cpu(); return known && n == 0 })
+	var before int64
+	s.until("what others use is known", func() bool { n, known := cpu(); before = n; return known })
 	s.launch(s.request("Counter"))
 	hanging := s.request("HangingConstructor")
 	go func() { _, _ = s.Launch(s.ctx, hanging) }()
 	s.until("it is launching", func() bool { return s.status(hanging.LaunchID).State == bridge.StateLaunching })
 
 	other := s.Other(s.t, s.Deployment+"-other")
-	if n, _ := cpu(); n != 0 {
-		s.t.Errorf("our own agents count as foreign: %d", n)
+	if n, _ := cpu(); n != before {
+		s.t.Errorf("our own agents count as foreign: %d, it was %d", n, before)
 	}
 	if err := s.Kill(s.ctx, hanging.LaunchID, patience); err != nil {
 		s.t.Fatal(err)
@@ -774,13 +780,13 @@ func (s *scene) foreign() {
 	s.t.Cleanup(func() { s.clean(other, theirs.LaunchID) })
 	f := s.followNow()
 	changed := func(bridge.Event) bool { return true }
-	for n, _ := cpu(); n != 2*one; n, _ = cpu() {
+	for n, _ := cpu(); n != before+2*one; n, _ = cpu() {
 		f.next(changed)
 	}
 	if err := other.Kill(s.ctx, theirs.LaunchID, patience); err != nil {
 		s.t.Fatal(err)
 	}
-	for n, _ := cpu(); n != 0; n, _ = cpu() {
+	for n, _ := cpu(); n != before; n, _ = cpu() {
 		f.next(changed)
 	}
 }

@@ -12,12 +12,12 @@ import (
 	"github.com/schedulemesh/schedulemesh/bridge"
 )
 
-// Real starts a sidecar of a deployment on the Ray cluster that SCHEDULEMESH_TEST_RAY names, with the
-// Python that SCHEDULEMESH_PYTHON names, and ends it with the test. Without them the test is skipped;
-// under CI=true it fails.
-func Real(t *testing.T, deployment string) *bridge.Process {
+// Need skips a test that needs real Ray where there is none, and fails it under CI=true. It gives what
+// SCHEDULEMESH_TEST_RAY (the cluster's address) and SCHEDULEMESH_PYTHON (an interpreter with the
+// schedulemesh package) say.
+func Need(t *testing.T) (ray, python string) {
 	t.Helper()
-	ray, python := os.Getenv("SCHEDULEMESH_TEST_RAY"), os.Getenv("SCHEDULEMESH_PYTHON")
+	ray, python = os.Getenv("SCHEDULEMESH_TEST_RAY"), os.Getenv("SCHEDULEMESH_PYTHON")
 	if ray == "" || python == "" {
 		const why = "no real Ray: set SCHEDULEMESH_TEST_RAY (host:port) and SCHEDULEMESH_PYTHON"
 		if os.Getenv("CI") == "true" {
@@ -25,6 +25,13 @@ func Real(t *testing.T, deployment string) *bridge.Process {
 		}
 		t.Skip(why)
 	}
+	return ray, python
+}
+
+// Real starts a sidecar of a deployment on the Ray cluster that Need names, and ends it with the test.
+func Real(t *testing.T, deployment string) *bridge.Process {
+	t.Helper()
+	ray, python := Need(t)
 	// t.TempDir's paths are too long for a socket.
 	dir, err := os.MkdirTemp("", "sm")
 	if err != nil {

@@ -101,3 +101,13 @@ def test_the_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(SystemExit, match="needs a token"):
         token_of(arguments(["--deployment", "d", "--listen", "127.0.0.1:1"]))
     assert token_of(arguments(["--deployment", "d", "--socket", "/tmp/x"])) == ""
+
+
+def test_spares_are_kept_for_runtime_envs_that_stay_as_they_are() -> None:
+    from schedulemesh.bridge.spares import PLAIN, key_of
+
+    assert key_of(None) == key_of({}) == PLAIN
+    assert key_of({"env_vars": {"A": "1"}}) == '{"env_vars": {"A": "1"}}'
+    assert key_of({"working_dir": "/here"}) is None
+    assert key_of({"working_dir": "s3://bucket/x.zip"}) is not None
+    assert key_of({"nonsense": object()}) is None

@@ -250,9 +250,10 @@ def test_actors_of_others_are_never_touched(sidecar: Sidecar) -> None:
         assert ray.get(other.pid.remote()) == pid
 
 
-def test_spare_workers_make_launches_warm(sidecar: Sidecar) -> None:
+@pytest.mark.parametrize("runtime_env", [{}, {"env_vars": {"SM_WARM": "1"}}])
+def test_spare_workers_make_launches_warm(sidecar: Sidecar, runtime_env: dict[str, Any]) -> None:
     def warm() -> bool:
-        launched = sidecar.post("launch", **sidecar.request())
+        launched = sidecar.post("launch", **sidecar.request(runtime_env=runtime_env))
         sidecar.post("kill", launch_id=launched["launch_id"], timeout=10)
         return bool(launched["warm"])
 

@@ -23,7 +23,7 @@ import ray
 import ray._private.state as ray_state
 from ray import exceptions as ray_errors
 
-from schedulemesh.bridge import actors
+from schedulemesh.bridge import actors, spares
 from schedulemesh.bridge.errors import BridgeError, bad_request
 from schedulemesh.bridge.events import Events
 from schedulemesh.bridge.nodes import Nodes, Resources, add
@@ -118,6 +118,7 @@ class Record:
     ended_at: float = 0.0
     launched: dict[str, Any] | None = None
 
+    spare_key: str | None = None  # what kind of idle worker would do
     handle: Any = None
     settled: asyncio.Event = field(default_factory=asyncio.Event)  # launch over, one way or the other
     gone: asyncio.Event = field(default_factory=asyncio.Event)
@@ -242,6 +243,8 @@ class Agents:
             "saved_state": request.get("saved_state"),
         }
 
+        record.spare_key = spares.key_of(request.get("runtime_env"))
+
         def make() -> Any:
             self._store.put(record.launch_id, record.kept())
             return actors.agent_class(methods).options(**options).remote(spec)
@@ -292,7 +295,7 @@ class Agents:
             if record.kill_asked.is_set():
                 raise _killed(record)
             self._become_ready(record)
-            self.nodes.used_spare(record.node_id, warm)
+            self.nodes.spares.used(record.node_id, record.spare_key, warm)
         except BridgeError as error:
             await self._give_up(record, error)
         except Exception as error:

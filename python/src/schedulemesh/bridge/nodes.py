@@ -1,8 +1,8 @@
-"""The cluster's nodes: how big they are, what others use on them, and idle workers kept on them.
+"""The cluster's nodes: how big they are, and what others use on them.
 
 Free room is asked of each raylet directly, which answers in a fraction of a millisecond with what is
 true now; the GCS's view lags behind. The raylet's interface is internal to Ray: where it is missing,
-the GCS is asked instead, and spare workers are done without.
+the GCS is asked instead.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import ray._private.state as ray_state
 
 from schedulemesh.bridge.errors import BridgeError
 from schedulemesh.bridge.events import Events
+from schedulemesh.bridge.spares import RAYLET_TIMEOUT, Spares
 
 log = logging.getLogger(__name__)
 
@@ -29,12 +30,6 @@ Resources = dict[str, int]
 MIB = 1 << 20
 #: How often the cluster is looked at, in seconds; two quiet readings so far apart make a stable one.
 PERIOD = 1.0
-#: Idle workers kept on each node.
-SPARES = 2
-#: How long an unused spare lives, in seconds.
-SPARE_LIFE = 24 * 3600
-#: How long a raylet may take to answer, in seconds.
-RAYLET_TIMEOUT = 2.0
 
 _NAMES = {"CPU": "cpu", "GPU": "gpu"}
 
@@ -76,7 +71,6 @@ class Node:
     foreign: Resources = field(default_factory=dict)
     foreign_known: bool = False
     reading: Resources | None = None  # the last one, while nothing disturbed it
-    spares: int = 0
 
     def as_json(self) -> dict[str, Any]:
         """The node as it goes over the wire."""
@@ -107,9 +101,7 @@ class Nodes:
         self._in_flight = 0
         self._moves = 0  # launches and kills begun or ended
         self._channels: dict[str, tuple[grpc.aio.Channel, Any]] = {}
-        self._spares_work = True
-        self._refills: dict[str, asyncio.Task[None]] = {}
-        self._job_id = bytes.fromhex(ray.get_runtime_context().get_job_id())
+        self.spares = Spares(self.stub)
         self.own_id: str = ray.get_runtime_context().get_node_id()
 
     # Launches and kills disturb what is read of others.
@@ -149,7 +141,7 @@ class Nodes:
         try:
             from ray.core.generated import node_manager_pb2
 
-            stub = self._stub(node)
+            stub = self.stub(node.id)
             reply = await stub.GetResourceLoad(
                 node_manager_pb2.GetResourceLoadRequest(), timeout=RAYLET_TIMEOUT
             )
@@ -183,7 +175,7 @@ class Nodes:
         try:
             from ray.core.generated import node_manager_pb2
 
-            reply = await self._stub(node).GetWorkerPIDs(
+            reply = await self.stub(node.id).GetWorkerPIDs(
                 node_manager_pb2.GetWorkerPIDsRequest(), timeout=RAYLET_TIMEOUT
             )
             return set(reply.pids)
@@ -191,7 +183,9 @@ class Nodes:
             await self.look(force=True)
             return None if node.alive else set()
 
-    def _stub(self, node: Node) -> Any:
+    def stub(self, node_id: str) -> Any:
+        """The raylet of a node, to ask it things."""
+        node = self.nodes[node_id]
         address = f"{node.address}:{node.port}"
         found = self._channels.get(node.id)
         if found is None:
@@ -236,13 +230,14 @@ class Nodes:
                 self.nodes[node_id] = node
                 changed = True
                 if alive:
-                    self.refill(node_id)
+                    self.spares.refill(node_id)
             elif node.alive != alive or (alive and node.total != total):
                 changed = True
                 node.alive = alive
                 if alive:
                     node.total = total
                 else:
+                    self.spares.forget(node_id)
                     found = self._channels.pop(node_id, None)
                     if found is not None:
                         _background(found[0].close())
@@ -285,62 +280,6 @@ class Nodes:
         self._moves += 1
         for node in self.nodes.values():
             node.reading = None
-
-    # Spare workers.
-
-    def used_spare(self, node_id: str, warm: bool) -> None:
-        """An agent was launched on a node, on a spare worker or not."""
-        node = self.nodes.get(node_id)
-        if node is None:
-            return
-        if warm:
-            node.spares = max(0, node.spares - 1)
-        self.refill(node_id, recount=not warm and node.spares > 0)
-
-    def refill(self, node_id: str, recount: bool = False) -> None:
-        """See to it that a node has its spares, soon."""
-        if self._spares_work and node_id not in self._refills:
-            task = asyncio.create_task(self._refill(node_id, recount))
-            self._refills[node_id] = task
-            task.add_done_callback(lambda _: self._refills.pop(node_id, None))
-
-    async def _refill(self, node_id: str, recount: bool) -> None:
-        node = self.nodes[node_id]
-        try:
-            from ray.core.generated import common_pb2, node_manager_pb2
-
-            if recount:  # they may just be starting: give them the time
-                await asyncio.sleep(2.0)
-                node.spares = await self._count_spares(node)
-            missing = SPARES - node.spares
-            if missing <= 0 or not node.alive:
-                return
-            request = node_manager_pb2.PrestartWorkersRequest(
-                language=common_pb2.Language.PYTHON,
-                job_id=self._job_id,
-                num_workers=missing,
-                keep_alive_duration_secs=SPARE_LIFE,
-            )
-            request.runtime_env_info.serialized_runtime_env = "{}"
-            await self._stub(node).PrestartWorkers(request, timeout=RAYLET_TIMEOUT)
-            node.spares += missing
-        except Exception as error:
-            self._spares_work = False
-            log.warning("no spare workers are kept, launches will be slower: %s", error)
-
-    async def _count_spares(self, node: Node) -> int:
-        from ray.core.generated import common_pb2, node_manager_pb2
-
-        reply = await self._stub(node).GetNodeStats(
-            node_manager_pb2.GetNodeStatsRequest(), timeout=10 * RAYLET_TIMEOUT
-        )
-        return sum(
-            1
-            for worker in reply.core_workers_stats
-            if worker.job_id == self._job_id
-            and worker.worker_type == common_pb2.WorkerType.WORKER
-            and not worker.actor_id.strip(b"\xff")
-        )
 
     async def close(self) -> None:
         """Close connections."""
