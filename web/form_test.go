@@ -105,7 +105,7 @@ func busyPolicy() PolicyDoc {
 	d := DefaultPolicy()
 	d.ProtectedPools = []string{"train-a100", "odd, name"}
 	d.LabelPreemptionRules = map[string]map[string][]string{"stage": {"rlhf": {"sft", "pre,training"}, "sft": {"pre,training"}}}
-	d.MaxPreemptionsPerTask = 3
+	d.MaxPreemptionsPerTask, d.AgeingWeight = 3, 0.25
 	return d
 }
 

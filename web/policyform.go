@@ -61,6 +61,7 @@ func (d PolicyDoc) Form() PolicyForm {
 		"min_runtime_seconds":           plainFloat(d.MinRuntimeSeconds),
 		"max_preemptions_per_minute":    strconv.Itoa(d.MaxPreemptionsPerMinute),
 		"max_preemptions_per_task":      strconv.Itoa(d.MaxPreemptionsPerTask),
+		"ageing_weight":                 plainFloat(d.AgeingWeight),
 		"protected_pools":               joined(d.ProtectedPools),
 	}}
 	if d.EnableCrossPoolPreemption {
@@ -132,6 +133,7 @@ func (f PolicyForm) Parse(active PolicyDoc) (PolicyDoc, Errors) {
 		SaveTimeout:                num("save_timeout"),
 		VictimCoverage:             f.Values["victim_coverage"],
 		MinRuntimeSeconds:          num("min_runtime_seconds"),
+		AgeingWeight:               num("ageing_weight"),
 		MaxPreemptionsPerMinute:    whole(e, "max_preemptions_per_minute", f.Values["max_preemptions_per_minute"]),
 		MaxPreemptionsPerTask:      whole(e, "max_preemptions_per_task", f.Values["max_preemptions_per_task"]),
 	}
@@ -182,6 +184,7 @@ func (d PolicyDoc) check() Errors {
 		{"cancel_timeout", d.CancelTimeout, "5"},
 		{"save_timeout", d.SaveTimeout, "60"},
 		{"min_runtime_seconds", d.MinRuntimeSeconds, "0"},
+		{"ageing_weight", d.AgeingWeight, "0"},
 		{"max_preemptions_per_minute", float64(d.MaxPreemptionsPerMinute), "0 (no limit)"},
 		{"max_preemptions_per_task", float64(d.MaxPreemptionsPerTask), "0 (no limit)"},
 	} {

@@ -257,7 +257,7 @@ func TasksPage(p Page, f TaskFilter, l TaskList) templ.Component {
 				return templ_7745c5c3_Err
 			}
 			if len(l.Items) > 0 {
-				templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 26, "<div class=\"actions nophone\"><span class=\"muted\" data-picked role=\"status\">With the ticked ones:</span> <button class=\"btn\" name=\"action\" value=\"preempt\" data-needs-pick>Preempt…</button> <button class=\"btn\" name=\"action\" value=\"complete\" data-needs-pick>Complete…</button> <button class=\"btn danger\" name=\"action\" value=\"cancel\" data-needs-pick>Cancel…</button></div>")
+				templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 26, "<div class=\"actions bulk nophone\"><span class=\"muted\" data-picked role=\"status\">With the ticked ones:</span> <button class=\"btn\" name=\"action\" value=\"preempt\" data-needs-pick>Preempt…</button> <button class=\"btn\" name=\"action\" value=\"complete\" data-needs-pick>Complete…</button> <button class=\"btn danger\" name=\"action\" value=\"cancel\" data-needs-pick>Cancel…</button></div>")
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err
 				}
