@@ -70,9 +70,14 @@ func Open(ctx context.Context, pool *pgxpool.Pool, opts Options) (*Ledger, error
 	l := &Ledger{pool: pool, q: dbgen.New(pool), opts: opts, server: opts.Server, log: opts.Logger,
 		waiting: map[sched.ID]map[chan struct{}]bool{}, spaces: map[string]int64{}}
 	l.feed = newFeed(l)
-	l.lane = &lane{pool: pool, book: newBook(), in: make(chan *call, 4*maxBatch), stopped: make(chan struct{}), single: opts.SingleTransactions,
+	laneConns, err := laneConnections(ctx, pool)
+	if err != nil {
+		return nil, fmt.Errorf("ledger: connecting: %w", err)
+	}
+	l.lane = &lane{pool: laneConns, book: newBook(), in: make(chan *call, 4*maxBatch), stopped: make(chan struct{}), single: opts.SingleTransactions,
 		server: opts.Server, now: opts.Now, log: opts.Logger, metrics: opts.Metrics, after: l.after}
 	if err := l.lane.loadAll(ctx); err != nil {
+		laneConns.Close()
 		return nil, fmt.Errorf("ledger: loading: %w", err)
 	}
 	run, cancel := context.WithCancel(context.Background())
@@ -90,6 +95,19 @@ func Open(ctx context.Context, pool *pgxpool.Pool, opts Options) (*Ledger, error
 func (l *Ledger) Close() {
 	l.stop()
 	<-l.lane.stopped
+	l.lane.pool.Close()
+}
+
+// laneConnections are the lane's own. Its statements address rows by key; a plan
+// made while a table was small would scan it, and stay when it has grown. So
+// scans are out of the question on these connections.
+func laneConnections(ctx context.Context, pool *pgxpool.Pool) (*pgxpool.Pool, error) {
+	cfg := pool.Config().Copy()
+	cfg.MaxConns, cfg.MinConns = 2, 1
+	for _, name := range []string{"enable_seqscan", "enable_hashjoin", "enable_mergejoin"} {
+		cfg.ConnConfig.RuntimeParams[name] = "off"
+	}
+	return pgxpool.NewWithConfig(ctx, cfg)
 }
 
 // after hands a committed batch's news to whoever waits for it.
