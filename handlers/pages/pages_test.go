@@ -276,6 +276,7 @@ func TestOnlyTheFragmentIsSentToHtmx(t *testing.T) {
 	}
 	b.heads = map[string]string{"HX-Request": "true", "HX-Target": "nav"}
 	has(t, b.get("/policy", 200), `aria-current="page"`)
+	hasNot(t, b.get("/tasks/gone", 200), "Not found", "<html") // the frame alone is enough for it
 }
 
 func TestLiveFragmentsHoldNothingThatIsTypedInto(t *testing.T) {
@@ -605,6 +606,12 @@ func TestFormsOfOtherSitesAreRefused(t *testing.T) {
 func TestFormsThatAreTooLargeAreRefused(t *testing.T) {
 	b := open(t, demo.Busy(demo.Now))
 	b.read(b.do(http.MethodPost, "/tasks/new", url.Values{"actor_kwargs": {strings.Repeat("x", 17<<20)}}), http.StatusRequestEntityTooLarge)
+}
+
+func TestHeadIsAnsweredLikeGet(t *testing.T) {
+	b := open(t, demo.Busy(demo.Now))
+	b.read(b.do(http.MethodHead, "/", nil), http.StatusOK)
+	b.read(b.do(http.MethodHead, "/tasks/gone", nil), http.StatusNotFound)
 }
 
 func TestSignInIsBareAndStrict(t *testing.T) {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/a-h/templ"
 	"github.com/go-chi/chi/v5"
+	"github.com/go-chi/chi/v5/middleware"
 
 	"github.com/schedulemesh/schedulemesh/static"
 	"github.com/schedulemesh/schedulemesh/web"
@@ -54,7 +55,7 @@ func New(source Source, actions Actions, live Live, o Options) http.Handler {
 	guard.SetDenyHandler(http.HandlerFunc(s.crossOrigin))
 
 	r := chi.NewRouter()
-	r.Use(s.rescue, guard.Handler, limitForms)
+	r.Use(middleware.GetHead, s.rescue, guard.Handler, limitForms)
 	r.NotFound(s.noSuchPage)
 	r.MethodNotAllowed(s.wrongMethod)
 	r.Handle(static.Prefix+"*", static.Handler())
@@ -216,6 +217,10 @@ func (s *site) draw(w http.ResponseWriter, r *http.Request, section, title strin
 	p, err := s.page(w, r, section, title)
 	if err != nil {
 		s.fail(w, r, err)
+		return
+	}
+	if wants(r) == "nav" { // its figures are in the frame; the rest of the page need not be read for them
+		s.show(w, r, http.StatusOK, p, web.Layout(p))
 		return
 	}
 	c, err := read(r.Context(), p)
