@@ -69,7 +69,7 @@ func restart(t *testing.T, p *bridge.Process) {
 }
 
 func TestASidecarThatHangsIsReplaced(t *testing.T) {
-	p := bridgetest.Real(t, bridgetest.Deployment("hangs"))
+	p := bridgetest.Real(t, bridgetest.Deployment("hangs"), func(c *bridge.ProcessConfig) { c.Health = time.Second })
 	was := p.Status().Hello.Session
 	if err := syscall.Kill(p.PID(), syscall.SIGSTOP); err != nil {
 		t.Fatal(err)

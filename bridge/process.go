@@ -29,6 +29,7 @@ type ProcessConfig struct {
 
 	MinBackoff time.Duration // before it is started again; default 200 ms
 	MaxBackoff time.Duration // default 10 s
+	Health     time.Duration // between two questions whether it still answers; default 5 s. One that takes three times that is killed
 }
 
 // Status tells a listener of a sidecar that came up or went down.
@@ -69,6 +70,9 @@ func StartProcess(cfg ProcessConfig) (*Process, error) {
 	}
 	if cfg.MaxBackoff == 0 {
 		cfg.MaxBackoff = 10 * time.Second
+	}
+	if cfg.Health == 0 {
+		cfg.Health = 5 * time.Second
 	}
 	if cfg.Deployment == "" || cfg.Socket == "" {
 		return nil, errf(CodeBadRequest, "a sidecar needs a deployment and a socket")
@@ -275,12 +279,12 @@ func lastWords(line string) error {
 func (p *Process) announce(ctx context.Context) error {
 	pause, up := announcePoll, false
 	for {
-		hello, err := p.client.Hello(ctx)
+		hello, err := p.hello(ctx)
 		switch {
 		case ctx.Err() != nil:
 			return ctx.Err()
 		case err == nil && !up:
-			up, pause = true, healthPoll
+			up, pause = true, p.cfg.Health
 			p.cfg.Logger.Info("sidecar is up", "session", hello.Session, "ray", hello.RayVersion, "address", hello.RayAddress)
 			p.tell(Status{Up: true, Hello: hello})
 		case err != nil && up:
@@ -296,10 +300,13 @@ func (p *Process) announce(ctx context.Context) error {
 	}
 }
 
-const (
-	announcePoll = 20 * time.Millisecond
-	healthPoll   = 5 * time.Second
-)
+const announcePoll = 20 * time.Millisecond
+
+func (p *Process) hello(ctx context.Context) (Hello, error) {
+	ctx, cancel := context.WithTimeout(ctx, 3*p.cfg.Health)
+	defer cancel()
+	return p.client.Hello(ctx)
+}
 
 // logLines passes the sidecar's log on, line by line, and returns the last one.
 func (p *Process) logLines(r io.Reader) string {

@@ -29,7 +29,7 @@ func Need(t *testing.T) (ray, python string) {
 }
 
 // Real starts a sidecar of a deployment on the Ray cluster that Need names, and ends it with the test.
-func Real(t *testing.T, deployment string) *bridge.Process {
+func Real(t *testing.T, deployment string, options ...func(*bridge.ProcessConfig)) *bridge.Process {
 	t.Helper()
 	ray, python := Need(t)
 	// t.TempDir's paths are too long for a socket.
@@ -38,10 +38,14 @@ func Real(t *testing.T, deployment string) *bridge.Process {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	p, err := bridge.StartProcess(bridge.ProcessConfig{
+	cfg := bridge.ProcessConfig{
 		Python: python, RayAddress: ray, Deployment: deployment, Socket: filepath.Join(dir, "s"),
 		Logger: slog.New(slog.NewTextHandler(t.Output(), nil)), MinBackoff: time.Millisecond, MaxBackoff: time.Second,
-	})
+	}
+	for _, option := range options {
+		option(&cfg)
+	}
+	p, err := bridge.StartProcess(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -118,6 +118,7 @@ class Record:
     ended_at: float = 0.0
     launched: dict[str, Any] | None = None
 
+    certain: bool = True  # that the handle leads to this launch's actor, not to another of its name
     spare_key: str | None = None  # what kind of idle worker would do
     handle: Any = None
     settled: asyncio.Event = field(default_factory=asyncio.Event)  # launch over, one way or the other
@@ -271,6 +272,7 @@ class Agents:
                 kind = "runtime_env_failed" if "runtime_env" in _trace_of(error) else "bad_request"
                 raise BridgeError(kind, f"Ray refused the actor: {error}") from None
             record.actor_id = record.handle._actor_id.hex()
+            self._write(record)
             created = time.perf_counter()
             answer = await self._until_ready(record)
             ready = time.perf_counter()
@@ -348,6 +350,10 @@ class Agents:
                 f"the worker of agent {record.launch_id} ended while it launched",
                 detail=str(error),
             ) from None
+        if (said["launch_id"], said["deployment"]) != (record.launch_id, self.deployment):
+            record.handle = None  # found under its name after a restart, but another's
+            raise BridgeError("name_taken", f"the name {record.actor_name!r} belongs to another agent")
+        record.certain = True
         if "failure" in said:
             record.pid = said["pid"]
             raise BridgeError(**said["failure"])
@@ -359,6 +365,8 @@ class Agents:
             setattr(record, name, said[name])
 
     def _become_ready(self, record: Record) -> None:
+        if record.state == GONE:  # killed while it was asked who it is
+            return
         record.state = READY
         record.settled.set()
         self._start(self._watch(record))
@@ -377,7 +385,7 @@ class Agents:
     async def _give_up(self, record: Record, error: BridgeError) -> None:
         """End a launch that failed; its answer comes when nothing of it is left."""
         record.reason = f"{error.code}: {error.message}"
-        if record.handle is not None:
+        if record.handle is not None and record.certain:
             while not await self._remove(record, time.monotonic() + 10):
                 log.warning("launch %s failed and is still not seen gone", record.launch_id)
         record.error = error.as_json()
@@ -636,7 +644,16 @@ class Agents:
             self.records[record.launch_id] = record
             self._ended_now(record, "it ended while no sidecar watched it")
             return
-        record.actor_id = record.handle._actor_id.hex()
+        # A sidecar that died between writing the record and making the actor never had its id. What has
+        # the name now is then another's, unless nobody else could have chosen that name.
+        own_name = (record.ray_namespace, record.actor_name) == (self.namespace, record.launch_id)
+        found = record.handle._actor_id.hex()
+        if record.actor_id and record.actor_id != found:
+            self.records[record.launch_id] = record
+            self._ended_now(record, "its name belongs to another actor now")
+            return
+        record.certain = bool(record.actor_id) or own_name
+        record.actor_id = found
         self.records[record.launch_id] = record
         if not hasattr(record.handle, "sm_status"):
             self._ended_now(record, "its name belongs to another actor now")

@@ -234,7 +234,12 @@ class AgentHost:
     def sm_ready(self) -> Answer:
         """Who and where this is, or why there is no agent. Times are epoch seconds."""
         if self.sm_failure is not None:
-            return {"failure": self.sm_failure, "pid": os.getpid()}
+            return {
+                "failure": self.sm_failure,
+                "launch_id": self.sm_spec["launch_id"],
+                "deployment": self.sm_spec["deployment"],
+                "pid": os.getpid(),
+            }
         return {
             **self.sm_status(),
             "began": self.sm_began,
