@@ -132,16 +132,12 @@ func (b *batch) submit(a *admission) error {
 	b.lockVictims(d)
 	r.state = Reserved
 	b.prepare(r, d.Node)
-	b.event0(r, "submitted", a.sub.Actor, "", "Submitted", nil)
+	b.event(r, "submitted", a.sub.Actor, "", "Submitted", nil)
 	b.add(r, &a.sub.Spec, a.sub.Actor)
 	b.grant(r, d, &a.sub.Spec)
 	a.task = b.task(r, &a.sub.Spec)
+	a.task.Created = true
 	return nil
-}
-
-// event0 records an event of a row that is not in the book yet.
-func (b *batch) event0(r *row, typ, actor, code, message string, detail any) {
-	b.event(r, typ, actor, code, message, detail)
 }
 
 func (b *batch) enqueueNew(r *row, a *admission) {
@@ -149,7 +145,7 @@ func (b *batch) enqueueNew(r *row, a *admission) {
 	b.add(r, &a.sub.Spec, a.sub.Actor)
 	b.event(r, string(Queued), "", r.code, "Queued: "+r.reason, nil)
 	a.task = b.task(r, &a.sub.Spec)
-	a.task.QueuePosition = 1
+	a.task.Created, a.task.QueuePosition = true, 1
 	for _, q := range r.pool.queue {
 		if q == r {
 			break

@@ -155,8 +155,11 @@ type Task struct {
 	StartedAt   time.Time // of this attempt; zero before it runs
 	EndedAt     time.Time
 	Actor       string // who submitted it
-	// Queue is filled for queued tasks.
+	// QueuePosition is filled for queued tasks, 1 for the head.
 	QueuePosition int
+	// Created says, in the answer to a submission, that it made this task: false when
+	// the same body had been submitted before.
+	Created bool
 }
 
 // Agent is what holds quota and runs tasks.

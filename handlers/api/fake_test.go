@@ -301,6 +301,6 @@ func sampleTask() ledger.Task {
 		Request: sched.Resources{CPU: 1500, Memory: 2048, Other: []sched.Amount{{Name: "tpu", Value: 250}}}, AgentName: "gpu-agent-1",
 		ActorName: "actor", RayNS: "mesh", ActorID: "ab", Node: "node-1", PID: 42, Estimate: 90 * time.Second, OnPreempted: "requeue", OnFailure: "stop",
 		Spec:        ledger.Spec{ActorClass: "m:C", Args: json.RawMessage(`[1]`), Entry: &ledger.Entry{Method: "run"}, Payload: json.RawMessage(`{"a":null}`)},
-		PreemptedBy: []sched.ID{{9}}, SavedState: json.RawMessage(`{"step":3}`), SubmittedAt: noon, StartedAt: noon.Add(time.Second), Actor: "api",
+		PreemptedBy: []sched.ID{{9}}, SavedState: json.RawMessage(`{"step":3}`), SubmittedAt: noon, StartedAt: noon.Add(time.Second), Actor: "api", Created: true,
 	}
 }

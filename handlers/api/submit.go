@@ -162,18 +162,16 @@ func (a *API) submitTask(w http.ResponseWriter, r *http.Request) {
 		refuse(w, r, err)
 		return
 	}
-	generated := sub.TaskID == ""
-	if generated {
+	if sub.TaskID == "" {
 		sub.TaskID = "task-" + newID()
 	}
-	began := a.now()
 	t, err := a.ledger.Submit(ctx, ns, sub)
 	if err != nil {
 		refuse(w, r, err)
 		return
 	}
 	status := http.StatusCreated
-	if !generated && t.SubmittedAt.Before(began.Truncate(time.Millisecond)) {
+	if !t.Created {
 		status = http.StatusOK // it was there before we asked
 	}
 	if wait > 0 {

@@ -57,7 +57,7 @@ func TestSubmitDefaults(t *testing.T) {
 
 func TestSubmitOfTheSameTaskAgainAnswers200(t *testing.T) {
 	f := &fake{task: sampleTask()}
-	f.task.SubmittedAt = noon.Add(-time.Second)
+	f.task.Created = false
 	send(t, newAPI(f), "POST", "/api/v1/tasks", `{"task_id":"a","pool":"p"}`).want(t, 200, "")
 }
 
