@@ -15,7 +15,7 @@ import (
 // Need skips a test that needs real Ray where there is none, and fails it under CI=true. It gives what
 // SCHEDULEMESH_TEST_RAY (the cluster's address) and SCHEDULEMESH_PYTHON (an interpreter with the
 // schedulemesh package) say.
-func Need(t *testing.T) (ray, python string) {
+func Need(t testing.TB) (ray, python string) {
 	t.Helper()
 	ray, python = os.Getenv("SCHEDULEMESH_TEST_RAY"), os.Getenv("SCHEDULEMESH_PYTHON")
 	if ray == "" || python == "" {
@@ -29,7 +29,7 @@ func Need(t *testing.T) (ray, python string) {
 }
 
 // Real starts a sidecar of a deployment on the Ray cluster that Need names, and ends it with the test.
-func Real(t *testing.T, deployment string, options ...func(*bridge.ProcessConfig)) *bridge.Process {
+func Real(t testing.TB, deployment string, options ...func(*bridge.ProcessConfig)) *bridge.Process {
 	t.Helper()
 	ray, python := Need(t)
 	// t.TempDir's paths are too long for a socket.

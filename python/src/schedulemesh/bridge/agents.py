@@ -457,6 +457,8 @@ class Agents:
         """An answer of the worker's. Raises ``agent_died``, or TimeoutError when it does not come."""
         try:
             answer: dict[str, Any] = await asyncio.wait_for(_await(ref), max(0.0, timeout) + GRACE)
+        except ray_errors.ActorUnavailableError:  # the connection broke; the actor may be well
+            raise asyncio.TimeoutError from None
         except ray_errors.RayActorError:
             record.reason = record.reason or "its worker process ended"
             raise self._died(record) from None
@@ -667,12 +669,16 @@ class Agents:
 
     async def _rejoin(self, record: Record) -> None:
         """Learn from an agent itself what it did meanwhile."""
-        try:
-            said = await _await(record.handle.sm_status.remote())
-        except ray_errors.RayActorError as error:
-            record.settled.set()
-            await self._on_death(record, error)
-            return
+        while True:
+            try:
+                said = await _await(record.handle.sm_status.remote())
+                break
+            except ray_errors.ActorUnavailableError:
+                await asyncio.sleep(0.2)
+            except ray_errors.RayActorError as error:
+                record.settled.set()
+                await self._on_death(record, error)
+                return
         if (said["launch_id"], said["deployment"]) != (record.launch_id, self.deployment):
             self._ended_now(record, "its name belongs to another agent now")
             return
