@@ -35,6 +35,11 @@ const tooWide = `(() => {
     .slice(0, 5).map(e => e.tagName + "." + e.getAttribute("class")).join(", ") || "something";
 })()`
 
+// nameless finds controls and links that a screen reader could not name, "" for none.
+const nameless = `[...document.querySelectorAll("a, button, input:not([type=hidden]), select, textarea, summary, svg[role=img]")]
+  .filter(e => e.checkVisibility() && !(e.getAttribute("aria-label") || e.textContent.trim() || (e.labels && e.labels.length)))
+  .map(e => e.outerHTML.slice(0, 120)).join("\n")`
+
 // shoot takes every page in light, dark and at a phone's width, and says what the browser complained about.
 func shoot(origin, dir, world, only string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -93,6 +98,13 @@ func shoot(origin, dir, world, only string) error {
 			}
 			if wide != "" {
 				log.Printf("%s is wider than its window: %s", name, wide)
+			}
+			bare, err := chromedp.Run(ctx, chromedp.Evaluate[string](nameless))
+			if err != nil {
+				return fmt.Errorf("%s: %w", name, err)
+			}
+			if bare != "" {
+				log.Printf("%s has controls without a name: %s", name, bare)
 			}
 			height, err := chromedp.Run(ctx, chromedp.Evaluate[float64]("document.documentElement.scrollHeight"))
 			if err != nil {
