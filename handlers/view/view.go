@@ -1,0 +1,147 @@
+// Package view turns what the ledger says into what the dashboard shows: it is the
+// pages' Source, Actions and Live on a real ledger.
+//
+// It decides nothing and stores nothing but answers it may give again for a moment.
+// It must not know HTTP, templates or Ray.
+package view
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/schedulemesh/schedulemesh/handlers/pages"
+	"github.com/schedulemesh/schedulemesh/ledger"
+	"github.com/schedulemesh/schedulemesh/sched"
+	"github.com/schedulemesh/schedulemesh/web"
+)
+
+// Logs reads what a task's agent printed; see handlers/api.Logs.
+type Logs interface {
+	Logs(ctx context.Context, ns, taskID, stream string, offset, limit int64) (text string, next int64, ended bool, err error)
+}
+
+// Options are the rest. The zero value of a field means its default.
+type Options struct {
+	Now    func() time.Time // time.Now
+	Logger *slog.Logger     // none
+	// Clusters says how the Ray clusters are, for the overview and the form of a new
+	// pool. It is asked often and must answer from memory. Nil: nothing is known of them.
+	Clusters func(ctx context.Context) []web.Cluster
+}
+
+// View answers pages. It is safe for concurrent use.
+type View struct {
+	l       *ledger.Ledger
+	logs    Logs
+	o       Options
+	frames  memo[web.Frame]
+	days    memo[ledger.PreemptionDay]
+	gpus    memo[gpuTime]
+	changes hub
+}
+
+var (
+	_ pages.Source  = (*View)(nil)
+	_ pages.Actions = (*View)(nil)
+	_ pages.Live    = (*View)(nil)
+)
+
+// How long an answer is good for.
+const (
+	frameAge = time.Second
+	dayAge   = 2 * time.Second
+	gpuAge   = time.Minute // it reads every task of a day
+)
+
+// New shows a ledger; logs may be nil, then nothing was printed.
+func New(l *ledger.Ledger, logs Logs, o Options) *View {
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	v := &View{l: l, logs: logs, o: o}
+	v.frames.age, v.days.age, v.gpus.age = frameAge, dayAge, gpuAge
+	v.changes.l = l
+	return v
+}
+
+// memo keeps an answer for each namespace for a while. While one is being made, those
+// who ask for the same wait for it.
+type memo[T any] struct {
+	age  time.Duration
+	mu   sync.Mutex
+	kept map[string]*answer[T]
+}
+
+type answer[T any] struct {
+	mu    sync.Mutex
+	until time.Time
+	value T
+}
+
+// mostKept bounds a memo: namespaces come from addresses, which anybody may make up.
+const mostKept = 1000
+
+func (m *memo[T]) get(ns string, now time.Time, read func() (T, error)) (T, error) {
+	m.mu.Lock()
+	if m.kept == nil || len(m.kept) > mostKept {
+		m.kept = map[string]*answer[T]{}
+	}
+	a := m.kept[ns]
+	if a == nil {
+		a = &answer[T]{}
+		m.kept[ns] = a
+	}
+	m.mu.Unlock()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if now.Before(a.until) {
+		return a.value, nil
+	}
+	v, err := read()
+	if err == nil {
+		a.value, a.until = v, now.Add(m.age)
+	}
+	return v, err
+}
+
+// forget makes the next question be asked anew: after a change made here, its maker
+// must see it.
+func (m *memo[T]) forget(ns string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.kept, ns)
+}
+
+func (v *View) now() time.Time { return v.o.Now() }
+
+// Frame is the figures of the navigation.
+func (v *View) Frame(ctx context.Context, ns string) (web.Frame, error) {
+	return v.frames.get(ns, v.now(), func() (web.Frame, error) {
+		names, err := v.l.Namespaces(ctx)
+		if err != nil {
+			return web.Frame{}, v.refused(ctx, err)
+		}
+		e, err := v.l.Extent(ctx, ns)
+		return web.Frame{Namespaces: names, Pools: e.Pools, LiveTasks: e.LiveTasks, Agents: e.Agents}, v.refused(ctx, err)
+	})
+}
+
+// resources converts amounts; both sides are fixed-point.
+func resources(r sched.Resources) web.Resources {
+	out := web.Resources{}
+	r.Each(func(name string, n int64) { out[name] = n })
+	return out
+}
+
+func poolNames(pools []ledger.Pool) []string {
+	out := make([]string, len(pools))
+	for i, p := range pools {
+		out[i] = p.Name
+	}
+	return out
+}
