@@ -6,8 +6,35 @@ package app
 import (
 	"context"
 	"errors"
+	"fmt"
+	"io"
 	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
 	"time"
+
+	"github.com/go-chi/chi/v5"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/schedulemesh/schedulemesh/agents"
+	"github.com/schedulemesh/schedulemesh/bridge"
+	"github.com/schedulemesh/schedulemesh/db"
+	"github.com/schedulemesh/schedulemesh/handlers/api"
+	"github.com/schedulemesh/schedulemesh/handlers/auth"
+	"github.com/schedulemesh/schedulemesh/handlers/pages"
+	"github.com/schedulemesh/schedulemesh/handlers/view"
+	"github.com/schedulemesh/schedulemesh/ledger"
+	"github.com/schedulemesh/schedulemesh/web"
 )
 
 // Config says what a server is made of. The zero value of a field means its default.
@@ -42,24 +69,321 @@ type Config struct {
 }
 
 // App is a running server.
-type App struct{ cfg Config }
+type App struct {
+	cfg      Config
+	log      *slog.Logger
+	registry *prometheus.Registry
+	pool     *pgxpool.Pool
+	ledger   *ledger.Ledger
+	sidecar  *bridge.Process
+	bridge   bridge.Bridge
+	agents   *agents.Pool
+	auth     *auth.Auth
+	listener net.Listener
+	http     *http.Server
+	stop     context.CancelFunc
+	alive    sync.WaitGroup
+}
 
-// New checks the configuration and migrates the database.
-func New(ctx context.Context, cfg Config) (*App, error) {
+// New checks the configuration, migrates the database and loads the core.
+func New(ctx context.Context, cfg Config) (a *App, err error) {
 	if cfg.DatabaseURL == "" {
 		return nil, errors.New("no database: set DATABASE_URL, or use `server up` for one of our own")
 	}
-	return &App{cfg: cfg}, nil
+	if cfg.Addr == "" {
+		cfg.Addr = "127.0.0.1:8080"
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	if cfg.ShutdownTimeout == 0 {
+		cfg.ShutdownTimeout = 10 * time.Second
+	}
+	if err := mayListen(cfg); err != nil {
+		return nil, err
+	}
+	a = &App{cfg: cfg, log: cfg.Logger, registry: prometheus.NewRegistry()}
+	defer func() {
+		if err != nil {
+			_ = a.Stop(context.WithoutCancel(ctx))
+		}
+	}()
+	a.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+
+	if err := db.Migrate(ctx, cfg.DatabaseURL); err != nil {
+		return nil, databaseError(err)
+	}
+	if a.pool, err = pgxpool.New(ctx, cfg.DatabaseURL); err != nil {
+		return nil, databaseError(err)
+	}
+	// Taken before the ledger, so that nobody believes this server's leases abandoned.
+	a.ledger, err = ledger.Open(ctx, a.pool, ledger.Options{SingleTransactions: cfg.SingleTransactions, Metrics: ledger.NewMetrics(a.registry), Logger: cfg.Logger,
+		Jobs: func(jobs []ledger.Job) { a.agents.Enqueue(jobs) }})
+	if err != nil {
+		return nil, err
+	}
+	return a, nil
+}
+
+// mayListen refuses to be open by accident.
+func mayListen(cfg Config) error {
+	host, _, err := net.SplitHostPort(cfg.Addr)
+	if err != nil {
+		return fmt.Errorf("address %q is not host:port, such as 127.0.0.1:8080", cfg.Addr)
+	}
+	ip := net.ParseIP(host)
+	if host == "localhost" || (ip != nil && ip.IsLoopback()) || len(cfg.Tokens) > 0 {
+		return nil
+	}
+	return fmt.Errorf("address %s can be reached from other machines: set SCHEDULEMESH_TOKENS to tokens of your own, or listen on 127.0.0.1", cfg.Addr)
+}
+
+func databaseError(err error) error {
+	return fmt.Errorf("the database cannot be used: %w; check DATABASE_URL and that Postgres runs", err)
 }
 
 // Start listens and returns once requests are answered.
-func (a *App) Start(ctx context.Context) error { return errors.New("app: under construction") }
+func (a *App) Start(ctx context.Context) error {
+	if err := a.listen(); err != nil {
+		return err
+	}
+	run, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	a.stop = cancel
+	a.alive.Go(func() { a.holdLock(run) })
+
+	if err := a.openBridge(ctx); err != nil {
+		return err
+	}
+	a.agents = agents.New(agents.Options{Ledger: a.ledger, Bridge: a.bridge, URL: a.URL(), Metrics: agents.NewMetrics(a.registry), Logger: a.log})
+	a.alive.Go(func() { a.watchBalances(run) })
+
+	handler, err := a.handler()
+	if err != nil {
+		return err
+	}
+	a.http = &http.Server{Handler: handler, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute,
+		BaseContext: func(net.Listener) context.Context { return run },
+		ErrorLog:    slog.NewLogLogger(a.log.Handler(), slog.LevelDebug)}
+	go func() { _ = a.http.Serve(a.listener) }()
+	a.agents.Start()
+	a.log.Info("listening", "url", a.URL())
+	return nil
+}
+
+// listen takes the address; when the port of the default one is taken, another.
+func (a *App) listen() (err error) {
+	a.listener, err = net.Listen("tcp", a.cfg.Addr)
+	if err == nil {
+		return nil
+	}
+	if !errors.Is(err, syscall.EADDRINUSE) || a.cfg.AddrExplicit {
+		return fmt.Errorf("cannot listen on %s: %w; stop what uses it, or choose another with --addr", a.cfg.Addr, err)
+	}
+	host, port, _ := net.SplitHostPort(a.cfg.Addr)
+	if a.listener, err = net.Listen("tcp", net.JoinHostPort(host, "0")); err != nil {
+		return fmt.Errorf("no free port on %s: %w", host, err)
+	}
+	a.log.Warn("port "+port+" is taken, using another", "url", a.URL())
+	return nil
+}
+
+// openBridge connects to the sidecar, or starts one.
+func (a *App) openBridge(ctx context.Context) error {
+	deployment, err := a.ledger.Deployment(ctx)
+	if err != nil {
+		return err
+	}
+	switch {
+	case a.cfg.BridgeURL == "fake":
+		node := bridge.Node{ID: "fake-node", Address: "127.0.0.1", Alive: true, Total: bridge.Resources{"cpu": 1 << 40, "gpu": 1 << 40, "memory": 1 << 40}}
+		a.bridge = bridge.NewFakeCluster(node).Bridge(deployment)
+	case a.cfg.BridgeURL != "":
+		a.bridge, err = bridge.Dial(a.cfg.BridgeURL, a.cfg.BridgeToken)
+		if err != nil {
+			return fmt.Errorf("bridge %s: %w", a.cfg.BridgeURL, err)
+		}
+	default:
+		dir := a.cfg.RunDir
+		if dir == "" {
+			if dir, err = os.MkdirTemp("", "schedulemesh-"); err != nil {
+				return err
+			}
+		}
+		a.sidecar, err = bridge.StartProcess(bridge.ProcessConfig{Python: a.cfg.Python, Socket: filepath.Join(dir, "bridge.sock"),
+			RayAddress: a.cfg.RayAddress, Deployment: deployment, Logger: a.log})
+		if err != nil {
+			return err
+		}
+		a.bridge = a.sidecar.Bridge()
+	}
+	return nil
+}
+
+// holdLock keeps the advisory lock that tells other servers that this one lives.
+func (a *App) holdLock(ctx context.Context) {
+	for ctx.Err() == nil {
+		conn, err := pgx.Connect(ctx, a.cfg.DatabaseURL)
+		if err == nil {
+			if err = a.ledger.HoldServerLock(ctx, conn); err == nil {
+				for err == nil {
+					select {
+					case <-ctx.Done():
+						err = ctx.Err()
+					case <-time.After(2 * time.Second):
+						err = conn.Ping(ctx)
+					}
+				}
+			}
+			_ = conn.Close(context.WithoutCancel(ctx))
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(time.Second):
+		}
+	}
+}
+
+// watchBalances keeps the gauge of what `server verify` would print.
+func (a *App) watchBalances(ctx context.Context) {
+	gauge := prometheus.NewGauge(prometheus.GaugeOpts{Name: "schedulemesh_ledger_differences", Help: "Balances that differ from what tasks and loans say; anything but 0 is a defect."})
+	a.registry.MustRegister(gauge)
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(time.Minute):
+			if diffs, err := a.ledger.Verify(ctx); err == nil {
+				gauge.Set(float64(len(diffs)))
+				for _, d := range diffs {
+					a.log.Error("the ledger does not add up", "difference", d)
+				}
+			}
+		}
+	}
+}
+
+type signInPage struct{}
+
+func (signInPage) SignIn(w http.ResponseWriter, r *http.Request, f auth.SignInForm) {
+	pages.SignIn(w, r, f.Status, web.SignIn{Action: "/sign-in", Next: f.Next, Problem: f.Error, Hint: f.TokenFile})
+}
+
+// handler puts the routes together.
+func (a *App) handler() (http.Handler, error) {
+	var err error
+	a.auth, err = auth.New(auth.Config{TokenFile: a.cfg.TokenFile, Tokens: a.cfg.Tokens, Addr: a.listener.Addr().String(), Hosts: a.cfg.AllowedHosts,
+		Page: signInPage{}, Logger: a.log})
+	if err != nil {
+		return nil, err
+	}
+	r := chi.NewRouter()
+	r.Use(api.Access(a.log))
+	r.Use(a.auth.Middleware)
+	a.auth.Mount(r)
+	r.Get("/healthz", func(w http.ResponseWriter, _ *http.Request) { plain(w, http.StatusOK, "ok") })
+	r.Get("/readyz", a.readyz)
+	r.Handle("/metrics", promhttp.HandlerFor(a.registry, promhttp.HandlerOpts{Registry: a.registry}))
+	api.New(api.Deps{Ledger: a.ledger, Logs: a.agents, Logger: a.log, Version: Version()}).Mount(r)
+	view := view.New(a.ledger, a.agents, view.Options{Logger: a.log})
+	site := pages.New(view, view, view, pages.Options{Logger: a.log, SignOut: "/sign-out", Version: Version()})
+	r.Mount("/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		site.ServeHTTP(w, r.WithContext(pages.WithUser(r.Context(), auth.User(r.Context()))))
+	}))
+	return r, nil
+}
+
+func plain(w http.ResponseWriter, status int, text string) {
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	w.WriteHeader(status)
+	_, _ = io.WriteString(w, text+"\n")
+}
+
+// readyz says whether this server can do its work: the database answers, and Ray too.
+func (a *App) readyz(w http.ResponseWriter, r *http.Request) {
+	ctx, cancel := context.WithTimeout(r.Context(), 2*time.Second)
+	defer cancel()
+	status, lines := http.StatusOK, []string{"database: ok", "ray: ok"}
+	if err := a.ledger.Ready(ctx); err != nil {
+		status, lines[0] = http.StatusServiceUnavailable, "database: "+err.Error()
+	}
+	if up, why := a.agents.Up(); !up {
+		status, lines[1] = http.StatusServiceUnavailable, "ray: the sidecar does not answer yet"
+		if why != nil {
+			lines[1] = "ray: " + why.Error()
+		}
+	}
+	plain(w, status, strings.Join(lines, "\n"))
+}
 
 // URL is where the server answers, with the real port.
-func (a *App) URL() string { return "" }
+func (a *App) URL() string {
+	if a.listener == nil {
+		return ""
+	}
+	addr := a.listener.Addr().(*net.TCPAddr)
+	host := addr.IP.String()
+	if addr.IP.IsUnspecified() {
+		host = "localhost"
+	}
+	return "http://" + net.JoinHostPort(host, strconv.Itoa(addr.Port))
+}
 
 // SignInURL is a link that signs a browser in.
-func (a *App) SignInURL() string { return "" }
+func (a *App) SignInURL() string { return a.auth.SignInURL(a.URL()) }
+
+// Token is the first access token.
+func (a *App) Token() string { return a.auth.Token() }
+
+// Ledger is the door to quota and tasks, for tests.
+func (a *App) Ledger() *ledger.Ledger { return a.ledger }
+
+// Bridge is the way to Ray, for tests.
+func (a *App) Bridge() bridge.Bridge { return a.bridge }
+
+// WaitReady waits until the sidecar answers.
+func (a *App) WaitReady(ctx context.Context) error {
+	for {
+		up, why := a.agents.Up()
+		if up {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("ray did not become ready: %w", errors.Join(why, ctx.Err()))
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
 
 // Stop closes everything in order; agents keep running in Ray.
-func (a *App) Stop(ctx context.Context) error { return nil }
+func (a *App) Stop(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, a.cfg.ShutdownTimeout)
+	defer cancel()
+	var err error
+	if a.stop != nil {
+		a.stop() // ends streams, which would hold Shutdown up
+	}
+	if a.http != nil {
+		if err = a.http.Shutdown(ctx); err != nil {
+			err = a.http.Close()
+		}
+	} else if a.listener != nil {
+		_ = a.listener.Close()
+	}
+	if a.agents != nil {
+		err = errors.Join(err, a.agents.Stop(ctx))
+	}
+	if a.sidecar != nil {
+		a.sidecar.Stop()
+	} else if a.bridge != nil {
+		_ = a.bridge.Close()
+	}
+	if a.ledger != nil {
+		a.ledger.Close()
+	}
+	a.alive.Wait()
+	if a.pool != nil {
+		a.pool.Close()
+	}
+	return err
+}
