@@ -6,10 +6,6 @@ SHELL := bash
 # Packages whose tests run with the race detector: those full of goroutines.
 RACE ?= agents app bridge clusters handlers jobs ledger
 
-# VERSION goes into the binary of a release.
-VERSION ?=
-LDFLAGS := $(if $(VERSION),-ldflags "-X main.version=$(VERSION)")
-
 TOOL := go tool -modfile=tools/go.mod
 CONDUCT = go build -o bin/test ./scripts/test && exec bin/test -race "$(RACE)"
 
@@ -55,7 +51,7 @@ fmt: ## Format Go, templates, shell and Python
 
 .PHONY: build
 build: ## The server, as bin/server
-	@go build $(LDFLAGS) -o bin/server ./cmd/server
+	@go build -o bin/server ./cmd/server
 
 .PHONY: generate
 generate: ## Make generated code anew: queries (sqlc), templates (templ)

@@ -200,7 +200,7 @@ func makeVenv(ctx context.Context, base, version, dir string) error {
 	case ctx.Err() != nil:
 		return ctx.Err()
 	case strings.Contains(text, "ensurepip") || strings.Contains(text, "No module named venv"):
-		return fmt.Errorf("Python %s (%s) comes without its venv module: install it (Debian, Ubuntu: apt install python3-venv)", version, base)
+		return fmt.Errorf("this Python, %s (%s), comes without its venv module: install it (Debian, Ubuntu: apt install python3-venv)", version, base)
 	case strings.Contains(text, "No space left"):
 		return noRoom(dir)
 	default:

@@ -152,9 +152,9 @@ func (c *upSettings) up(ctx context.Context, out stdio) (err error) {
 	case <-ctx.Done():
 		return nil
 	case <-postgresDone:
-		return fmt.Errorf("Postgres ended by itself: see %s", filepath.Join(c.data, "postgres", "postgres.log"))
+		return fmt.Errorf("our Postgres ended by itself: see %s", filepath.Join(c.data, "postgres", "postgres.log"))
 	case <-rayDone:
-		return errors.New("Ray ended by itself: start again, and give it more memory if it was killed for that")
+		return errors.New("our Ray head ended by itself: start again, and give it more memory if it was killed for that")
 	}
 }
 
