@@ -63,6 +63,15 @@ type NewTask struct {
 	RuntimeEnv                             json.RawMessage
 }
 
+// SubmitFields are the names of SubmitForm's fields.
+var SubmitFields = []string{
+	"task_id", "pool", "actor_class", "actor_args", "actor_kwargs", "entry_method", "entry_args", "entry_kwargs", "cpu", "gpu", "memory", "resources",
+	"priority", "labels", "estimated_duration", "max_runtime", "on_insufficient", "on_preempted", "on_failure", "max_attempts", "runtime_env",
+}
+
+// PoolFields are the names of PoolForm's fields.
+var PoolFields = []string{"name", "cluster", "cpu", "gpu", "memory", "resources", "labels", "target_agents", "placement_strategy", "pg_pool_config"}
+
 // NewSubmitForm is the form before anything was typed.
 func NewSubmitForm() SubmitForm {
 	return SubmitForm{CPU: "1", Priority: "5.0", OnInsufficient: "queue", OnPreempted: "stop", OnFailure: "stop"}

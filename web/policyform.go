@@ -87,6 +87,14 @@ func joined(items []string) string {
 	return strings.Join(out, ", ")
 }
 
+// Fields are the names of the editor's fields, as it is open.
+func (f PolicyForm) Fields() []string {
+	if f.IsText {
+		return []string{"text"}
+	}
+	return append(slices.Collect(maps.Keys(f.Values)), "label_preemption_rules")
+}
+
 // ReadPolicyForm takes what was posted.
 func ReadPolicyForm(v url.Values) PolicyForm {
 	f := PolicyForm{Values: map[string]string{}, Text: v.Get("text"), IsText: v.Get("format") == "text"}

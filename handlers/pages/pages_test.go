@@ -358,6 +358,30 @@ func TestASubmissionThatIsWrongKeepsWhatWasTyped(t *testing.T) {
 	has(t, b.read(b.do(http.MethodPost, "/tasks/new", form), 422), "A live task is called", `value="llama-7b-rlhf"`)
 }
 
+func TestARefusalIsShownAtItsFieldOrOnTop(t *testing.T) {
+	w := demo.Busy(demo.Now)
+	b := open(t, w)
+	w.Refuse = &pages.Refusal{ErrorCode: "invalid", Message: "three things", ByField: map[string]string{
+		"resources.cpu": "No node has that many.", "entry.method": "It begins with an underscore.", "ray_options.name": "It is taken.",
+	}}
+	html := b.read(b.do(http.MethodPost, "/tasks/new", submission()), 422)
+	for _, want := range []string{`id="cpu-err">No node has that many.`, `id="entry_method-err">It begins with`, `<span>ray_options.name: It is taken.</span>`} {
+		has(t, html, want)
+	}
+}
+
+func TestFormsShowEveryFieldTheyAreSaidToHave(t *testing.T) {
+	b := open(t, demo.Busy(demo.Now))
+	for path, fields := range map[string][]string{"/tasks/new": web.SubmitFields, "/pools/new": web.PoolFields, "/policy": web.DefaultPolicy().Form().Fields()} {
+		html := b.get(path, 200)
+		for _, name := range fields {
+			if name != "label_preemption_rules" { // a table, whose cells have names of their own
+				has(t, html, `name="`+name+`"`)
+			}
+		}
+	}
+}
+
 func TestATaskIsEndedOnlyAfterAsking(t *testing.T) {
 	w := demo.Busy(demo.Now)
 	b := open(t, w)

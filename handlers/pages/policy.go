@@ -56,7 +56,7 @@ func (s *site) draft(r *http.Request, ns string) (active web.Policy, f web.Polic
 	if len(f.Errors) == 0 {
 		var refused error
 		if f.Warnings, refused = s.actions.CheckPolicy(r.Context(), ns, d); refused != nil {
-			f.Errors = s.formErrors(r, refused)
+			f.Errors = s.formErrors(r, refused, f.Fields())
 		}
 	}
 	return
@@ -176,7 +176,7 @@ func (s *site) savePolicy(w http.ResponseWriter, r *http.Request) {
 		}
 		s.review(w, r, http.StatusConflict, active, d, f.Warnings, comment, overtaken(base, active), nil)
 	default:
-		s.review(w, r, http.StatusUnprocessableEntity, active, d, f.Warnings, comment, "", s.formErrors(r, err))
+		s.review(w, r, http.StatusUnprocessableEntity, active, d, f.Warnings, comment, "", s.formErrors(r, err, nil))
 	}
 }
 

@@ -71,7 +71,7 @@ func (s *site) createPool(w http.ResponseWriter, r *http.Request) {
 			s.done(w, r, nil, "The pool "+web.Cut(spec.Name, 120)+" is there.", p.Pool(spec.Name))
 			return
 		}
-		errs = s.formErrors(r, err)
+		errs = s.formErrors(r, err, web.PoolFields)
 	}
 	f.Errors = errs
 	s.poolForm(w, r, http.StatusUnprocessableEntity, "", f)
@@ -103,7 +103,7 @@ func (s *site) updatePool(w http.ResponseWriter, r *http.Request) {
 			s.done(w, r, err, "The pool is changed.", p.Pool(name))
 			return
 		}
-		errs = s.formErrors(r, err)
+		errs = s.formErrors(r, err, web.PoolFields)
 	}
 	f.Errors = errs
 	s.poolForm(w, r, http.StatusUnprocessableEntity, name, f)

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/url"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"time"
 
@@ -270,15 +271,37 @@ func (s *site) explain(r *http.Request, err error) string {
 }
 
 // formErrors takes what an action refused into a form's errors: by field where the form has it, else on top.
-func (s *site) formErrors(r *http.Request, err error) web.Errors {
+func (s *site) formErrors(r *http.Request, err error, fields []string) web.Errors {
 	e := web.Errors{}
 	var c Coded
 	if errors.As(err, &c) && status(err) < 500 && len(c.Fields()) > 0 {
+		var rest []string
 		for field, message := range c.Fields() {
-			e.Add(field, "%s", message)
+			if name := formField(field, fields); name != "" {
+				e.Add(name, "%s", message)
+			} else {
+				rest = append(rest, field+": "+message)
+			}
+		}
+		if len(rest) > 0 {
+			slices.Sort(rest)
+			e.Add("", "%s", strings.Join(rest, " "))
 		}
 		return e
 	}
 	e.Add("", "%s", s.explain(r, err))
 	return e
+}
+
+// formField is the form's own field for a name of the REST API: resources.cpu is cpu, entry.method is
+// entry_method, label_preemption_rules.tier.premium is label_preemption_rules; "" when it has none.
+func formField(name string, fields []string) string {
+	whole, _, _ := strings.Cut(name, ".")
+	_, last, _ := strings.Cut(name, "resources.")
+	for _, try := range []string{name, strings.ReplaceAll(name, ".", "_"), last, whole} {
+		if try != "" && slices.Contains(fields, try) {
+			return try
+		}
+	}
+	return ""
 }

@@ -208,7 +208,7 @@ func (s *site) setPriority(w http.ResponseWriter, r *http.Request) {
 			s.done(w, r, err, "The priority of "+web.Cut(f.Task, 120)+" is "+web.Decimal(priority)+" now.", p.Task(f.Task))
 			return
 		}
-		errs = s.formErrors(r, err)
+		errs = s.formErrors(r, err, []string{"priority"})
 		errs.Add("priority", "%s", errs[""])
 	}
 	f.Errors = errs
@@ -336,7 +336,7 @@ func (s *site) submitTask(w http.ResponseWriter, r *http.Request) {
 			s.done(w, r, nil, web.Cut(id, 120)+" is submitted.", p.Task(id))
 			return
 		}
-		errs = s.formErrors(r, err)
+		errs = s.formErrors(r, err, web.SubmitFields)
 	}
 	f.Errors = errs
 	s.submitForm(w, r, http.StatusUnprocessableEntity, f)
