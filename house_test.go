@@ -39,6 +39,7 @@ var mayImport = map[string][]string{
 	// For tests and building only.
 	"testdb":  {"local"},
 	"scripts": {"local", "testdb"},
+	"bench":   {"local", "app", "bridge", "ledger", "sched"},
 	"deploy":  {},
 	"e2e":     {"app", "local", "testdb", "db"},
 }

@@ -6,9 +6,11 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net/http"
 	"os"
 	"path/filepath"
 	"runtime"
+	"strings"
 	"time"
 
 	"github.com/schedulemesh/schedulemesh/app"
@@ -145,6 +147,9 @@ func (c *upSettings) up(ctx context.Context, out stdio) (err error) {
 		return err
 	}
 	stops = append(stops, a.Stop)
+	if why := awaitReady(ctx, a.URL()); why != "" {
+		say("not everything is ready yet:\n%s", why)
+	}
 	fmt.Fprintf(out.out, "\n  ScheduleMesh is up (%s)\n\n    %s\n    sign in:  %s\n\n  Logs are in %s. Ctrl-C stops everything.\n\n",
 		time.Since(started).Round(100*time.Millisecond), a.URL(), a.SignInURL(), log.Name())
 
@@ -155,6 +160,32 @@ func (c *upSettings) up(ctx context.Context, out stdio) (err error) {
 		return fmt.Errorf("our Postgres ended by itself: see %s", filepath.Join(c.data, "postgres", "postgres.log"))
 	case <-rayDone:
 		return errors.New("our Ray head ended by itself: start again, and give it more memory if it was killed for that")
+	}
+}
+
+// awaitReady waits until the server says that it can do its work, and returns what
+// it says when it cannot for long.
+func awaitReady(ctx context.Context, url string) (why string) {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	for {
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, url+"/readyz", nil)
+		if err != nil {
+			return err.Error()
+		}
+		if resp, err := http.DefaultClient.Do(req); err == nil {
+			body, _ := io.ReadAll(io.LimitReader(resp.Body, 1<<16))
+			resp.Body.Close()
+			if resp.StatusCode == http.StatusOK {
+				return ""
+			}
+			why = strings.TrimSpace(string(body))
+		}
+		select {
+		case <-ctx.Done():
+			return why
+		case <-time.After(100 * time.Millisecond):
+		}
 	}
 }
 
