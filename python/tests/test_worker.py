@@ -31,6 +31,13 @@ def host(cls: str, **more: Any) -> AgentHost:
     return AgentHost(spec)
 
 
+def run(
+    agent: AgentHost, method: str, args: list[Any] | None = None, kwargs: dict[str, Any] | None = None
+) -> None:
+    agent.sm_start(method, args or [], kwargs or {})
+    agent.sm_run()
+
+
 def test_plain_converts_numpy() -> None:
     state = {
         "loss": np.float32(0.5),
@@ -108,15 +115,28 @@ def test_a_restore_that_raises() -> None:
 
 def test_an_entry_ends_and_is_remembered() -> None:
     agent = host("Counter")
-    agent.sm_run("run", [3], {"step_seconds": 0})
+    run(agent, "run", [3], {"step_seconds": 0})
     news = agent.sm_watch("w", False)
     assert news["entry"] == "completed"
     assert json.loads(news["outcome"]["result"]) == {"status": "completed", "step": 3}
 
 
+def test_an_entry_runs_once_and_only_when_it_was_taken_over() -> None:
+    agent = host("Counter")
+    agent.sm_run()
+    assert agent.sm_entry_state == ""
+    agent.sm_start("run", [2], {})
+    assert agent.sm_entry_state == "accepted"
+    agent.sm_start("run", [9], {})
+    agent.sm_run()
+    agent.sm_run()
+    run(agent, "run", [9])
+    assert agent.sm_object.step == 2
+
+
 def test_an_entry_that_raises_tells_where_without_our_frames() -> None:
     agent = host("Failing")
-    agent.sm_run("run", [], {})
+    run(agent, "run", [], {})
     outcome = agent.sm_watch("w", False)["outcome"]
     assert outcome["error"] == "ValueError: told to fail"
     assert "in run" in outcome["traceback"]
@@ -125,7 +145,7 @@ def test_an_entry_that_raises_tells_where_without_our_frames() -> None:
 
 def test_an_entry_that_is_missing_fails() -> None:
     agent = host("Counter")
-    agent.sm_run("walk", [], {})
+    run(agent, "walk", [], {})
     assert agent.sm_watch("w", False)["outcome"]["error"] == "AttributeError: Counter has no method walk"
 
 
@@ -140,7 +160,7 @@ def test_a_newer_watcher_displaces_the_older() -> None:
     newer.start()
     older.join(5)
     assert said == [{"superseded": True}]
-    agent.sm_run("run", [1], {})
+    run(agent, "run", [1], {})
     newer.join(5)
     assert not newer.is_alive()
 
@@ -181,7 +201,7 @@ def test_save_adds_task_and_pool_and_falls_back() -> None:
 
 def test_coroutines_run_beside_control_calls() -> None:
     agent = host("AsyncAgent")
-    thread = threading.Thread(target=agent.sm_run, args=("run", [], {}))
+    thread = threading.Thread(target=run, args=(agent, "run"))
     thread.start()
     while json.loads(agent.sm_save(5.0)["state"])["step"] == 0:
         time.sleep(0.001)

@@ -32,6 +32,7 @@ _GROUPS = {
     "sm_ready": "control",
     "sm_status": "control",
     "sm_ping": "control",
+    "sm_start": "control",
     "sm_cancel": "control",
     "sm_save": "control",
     "sm_watch": "watch",

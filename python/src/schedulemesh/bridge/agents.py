@@ -36,6 +36,8 @@ T = TypeVar("T")
 DEFAULT_LAUNCH_TIMEOUT = 120.0
 #: What a call may take beyond its own timeout before the worker counts as not answering, in seconds.
 GRACE = 0.25
+#: How long a worker may take to confirm that it has its entry, in seconds.
+START_TIMEOUT = 10.0
 #: How many ended launches are remembered, and for how long (seconds).
 KEEP_ENDED = 2000
 KEEP_ENDED_FOR = 3600.0
@@ -409,12 +411,26 @@ class Agents:
         return record
 
     async def run(self, launch_id: str, method: str, args: list[Any], kwargs: dict[str, Any]) -> None:
-        """Start an agent's entry, once."""
+        """Start an agent's entry, once. It will run even if this sidecar dies the moment after.
+
+        Raises:
+            BridgeError: ``timeout``, when the worker did not confirm it.
+        """
         record = self.find(launch_id)
         if record.entry:
             return
-        record.entry = "running"
-        await self._off_loop(lambda: record.handle.sm_run.remote(method, args, kwargs))
+        accepted = await self._off_loop(lambda: record.handle.sm_start.remote(method, args, kwargs))
+        try:
+            await self._call(record, accepted, START_TIMEOUT)
+        except asyncio.TimeoutError:
+            raise BridgeError(
+                "timeout",
+                f"agent {launch_id} did not confirm its entry within {START_TIMEOUT:g} s",
+                unknown=True,
+            ) from None
+        record.entry = record.entry or "running"
+        if record.handle is not None:
+            record.handle.sm_run.remote()
 
     async def cancel(self, launch_id: str, task_id: str, timeout: float) -> dict[str, Any]:
         """Ask an agent to stop. An agent that does not answer is a result that says so."""
@@ -684,6 +700,9 @@ class Agents:
             return
         self._identify(record, said)
         record.entry, record.outcome = said["entry"], said["outcome"]
+        if record.entry == "accepted":
+            record.entry = "running"
+            record.handle.sm_run.remote()
         self._become_ready(record)
         self._write(record)
 

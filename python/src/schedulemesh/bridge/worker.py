@@ -140,6 +140,7 @@ class AgentHost:
         self.sm_object: Any = None
         self.sm_failure: Answer | None = None
         self.sm_entry_state = ""
+        self.sm_entry: tuple[str, list[Any], dict[str, Any]] = ("", [], {})
         self.sm_outcome: Answer | None = None
         self.sm_metrics: list[str] = []
         self.sm_metrics_sent = 0.0
@@ -269,12 +270,20 @@ class AgentHost:
     def sm_ping(self) -> None:
         """Returns."""
 
-    def sm_run(self, method: str, args: list[Any], kwargs: dict[str, Any]) -> None:
-        """Run the entry and remember how it ended. A second call does nothing."""
+    def sm_start(self, method: str, args: list[Any], kwargs: dict[str, Any]) -> None:
+        """Take the entry over. Once this has returned it will run, whatever becomes of the sidecar: the
+        next one sees it accepted and calls :meth:`sm_run`. A second call does nothing."""
         with self.sm_changed:
-            if self.sm_entry_state:
+            if not self.sm_entry_state:
+                self.sm_entry_state, self.sm_entry = "accepted", (method, args, kwargs)
+
+    def sm_run(self) -> None:
+        """Run the accepted entry, once, and remember how it ended."""
+        with self.sm_changed:
+            if self.sm_entry_state != "accepted":
                 return
             self.sm_entry_state = "running"
+            (method, args, kwargs), self.sm_entry = self.sm_entry, ("", [], {})
         try:
             target = getattr(self.sm_object, method, None)
             if not callable(target):
