@@ -46,8 +46,8 @@ fmt: ## Format Go, templates, shell and Python
 	gofmt -w $$(go list -f '{{.Dir}}' ./...)
 	$(TOOL) templ fmt web
 	$(TOOL) shfmt -w -i 2 -ci .ci/run $$(git ls-files scripts | grep -v '\.go$$')
-	.venv/bin/ruff check --fix python
-	.venv/bin/ruff format python
+	.venv/bin/ruff check --fix python examples bench
+	.venv/bin/ruff format python examples bench
 
 .PHONY: build
 build: ## The server, as bin/server
@@ -66,12 +66,12 @@ lock: ## Pin the Python packages anew (add ARGS=--upgrade for newer ones)
 	scripts/lock $(ARGS)
 
 .PHONY: demo
-demo: ## Fill a running server (`make run` in another terminal) with a story to look at
-	@exec .venv/bin/python examples/demo.py
+demo: ## A training that makes way and comes back, on the server of `make run` in another terminal
+	@exec .venv/bin/python examples/training_preemption_demo.py
 
 .PHONY: bench
-bench: ## Benchmarks of the decision core and the ledger
-	go test -run '^$$' -bench . -benchmem ./sched/... ./ledger/... ./handlers/api/...
+bench: build ## Measure it as its users meet it: admission and preemption, beside plain ways
+	@go build -o bin/bench ./bench && exec bin/bench
 
 .PHONY: screenshots
 screenshots: ## Take the pictures in docs/images anew, in a real browser

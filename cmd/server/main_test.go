@@ -208,6 +208,9 @@ func TestCtrlCStopsEverything(t *testing.T) {
 		t.Fatalf("%v, %v", resp, err)
 	}
 	resp.Body.Close()
+	if note, err := os.ReadFile(filepath.Join(u.data, "url")); err != nil || strings.TrimSpace(string(note)) != u.url {
+		t.Errorf("the address for scripts is %q, %v, not %s", note, err, u.url)
+	}
 	if code, out, errs := call(t, nil, "verify", "--data", u.data); code != 0 || out != "" {
 		t.Errorf("verify beside the running server: %d, %q, %q", code, out, errs)
 	}

@@ -114,7 +114,7 @@ func (c *upSettings) up(ctx context.Context, out stdio) (err error) {
 	} else {
 		say("using the Postgres that DATABASE_URL names")
 	}
-	forget, err := c.noteDatabase()
+	forget, err := note(databaseNote(c.data), c.server.database)
 	if err != nil {
 		return err
 	}
@@ -147,6 +147,10 @@ func (c *upSettings) up(ctx context.Context, out stdio) (err error) {
 		return err
 	}
 	stops = append(stops, a.Stop)
+	if forget, err = note(filepath.Join(c.data, "url"), a.URL()); err != nil {
+		return err
+	}
+	stops = append(stops, forget)
 	if why := awaitReady(ctx, a.URL()); why != "" {
 		say("not everything is ready yet:\n%s", why)
 	}
@@ -210,19 +214,18 @@ func (c *upSettings) prepareData() error {
 	return err
 }
 
-// noteDatabase leaves the database's URL where `server verify` and `server migrate`
-// find it while this runs.
-func (c *upSettings) noteDatabase() (forget func(context.Context) error, err error) {
+// note leaves a line in a file where others look while this runs: `server verify`
+// for the database, scripts for the server. It is for this user alone.
+func note(path, line string) (forget func(context.Context) error, err error) {
 	guard, err := local.StartGuard()
 	if err != nil {
 		return nil, err
 	}
-	note := databaseNote(c.data)
-	guard.Remove(note)
-	if err := os.WriteFile(note, []byte(c.server.database+"\n"), 0o600); err != nil {
+	guard.Remove(path)
+	if err := os.WriteFile(path, []byte(line+"\n"), 0o600); err != nil {
 		return nil, err
 	}
-	return func(context.Context) error { return os.Remove(note) }, nil
+	return func(context.Context) error { return os.Remove(path) }, nil
 }
 
 // openLog logs to a file, and warnings to the terminal too.

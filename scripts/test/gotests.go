@@ -112,11 +112,11 @@ func (r *run) goTest(ctx context.Context, args ...string) {
 			}
 		case "fail":
 			switch {
-			case e.Test == "" && r.failed == before || e.Test == "" && !r.hasTroubleIn(pkg):
+			case e.Test == "" && !r.hasTroubleIn(pkg):
 				// Did not build, or died outside a test.
 				r.result(pkg, failed, output(pkg).String()+output(pkg+" ").String())
 			case e.Test != "" && !isSub:
-				r.result(pkg+" "+e.Test, failed, output(key).String())
+				r.result(pkg+" "+e.Test, failed, telling(output(key).String()))
 				delete(outputs, key)
 			}
 		}
@@ -124,6 +124,18 @@ func (r *run) goTest(ctx context.Context, args ...string) {
 	if err := cmd.Wait(); err != nil && r.failed == before {
 		r.result("go test", failed, err.Error())
 	}
+}
+
+// telling leaves out what says only that tests ran.
+func telling(output string) string {
+	var kept strings.Builder
+	for line := range strings.Lines(output) {
+		text := strings.TrimSpace(line)
+		if !strings.HasPrefix(text, "=== ") && !strings.HasPrefix(text, "--- PASS") {
+			kept.WriteString(line)
+		}
+	}
+	return kept.String()
 }
 
 func (r *run) hasTroubleIn(pkg string) bool {

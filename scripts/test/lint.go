@@ -33,8 +33,8 @@ func (r *run) lint(ctx context.Context) {
 		{"sqlc vet", tool("sqlc", "vet"), false},
 		{"shellcheck", append([]string{filepath.Join(bin, "shellcheck")}, shell...), false},
 		{"shfmt", append(tool("shfmt", "-d", "-i", "2", "-ci"), shell...), true},
-		{"ruff", []string{filepath.Join(bin, "ruff"), "check", "python"}, false},
-		{"ruff format", []string{filepath.Join(bin, "ruff"), "format", "--check", "python"}, false},
+		{"ruff", []string{filepath.Join(bin, "ruff"), "check", "python", "examples", "bench"}, false},
+		{"ruff format", []string{filepath.Join(bin, "ruff"), "format", "--check", "python", "examples", "bench"}, false},
 		{"mypy", []string{filepath.Join(bin, "mypy"), "--config-file", "python/pyproject.toml", "python/src"}, false},
 	} {
 		r.check(ctx, c)
