@@ -108,9 +108,10 @@ func (p *Pool) take(j ledger.Job) {
 	}
 }
 
-// reachable asks the sidecar, briefly, whether it is there.
+// reachable reports whether the sidecar answers, now or within the grace that a
+// launch has: one that is just being started again is no reason to undo a decision.
 func (p *Pool) reachable() bool {
-	if !p.up.Load() {
+	if !p.waitUp(p.o.Grace) {
 		return false
 	}
 	ctx, cancel := context.WithTimeout(p.ctx, 2*time.Second)

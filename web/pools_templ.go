@@ -1044,7 +1044,7 @@ func PoolFormPage(p Page, name string, f PoolForm) templ.Component {
 				return templ_7745c5c3_Err
 			}
 			if name != "" {
-				templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 92, "Less than is held is allowed: nothing new starts until enough has ended.")
+				templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 92, "At least what is held and lent out: end or preempt tasks first to go below.")
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err
 				}

@@ -102,6 +102,8 @@ func givenID(r *http.Request) string {
 func (q *request) write(r *http.Request, w *statusWriter, took time.Duration) {
 	level := slog.LevelDebug
 	switch {
+	case r.URL.Path == "/healthz", r.URL.Path == "/readyz", r.URL.Path == "/metrics":
+		// Asked every few seconds: what they say is in what they say.
 	case q.cause != nil, w.status >= 500 && w.status != http.StatusServiceUnavailable:
 		level = slog.LevelError
 	case w.status == http.StatusServiceUnavailable:
