@@ -9,6 +9,7 @@ package agents
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"log/slog"
 	"sync"
@@ -30,7 +31,9 @@ type Options struct {
 	// Workers bounds launches under way at once, default 256.
 	Workers int
 	// Grace is how long a launch waits for a sidecar that is down before it fails, default 15 s.
-	Grace   time.Duration
+	Grace time.Duration
+	// Figures receives what agents report about themselves; nil drops it.
+	Figures func(ctx context.Context, namespace, agent string, figures json.RawMessage) error
 	Metrics *Metrics
 	Logger  *slog.Logger
 }
@@ -202,6 +205,7 @@ func (p *Pool) tick() {
 		select {
 		case <-work.C:
 			p.claimWork()
+			p.complain("ending overdue tasks", p.l.EndOverdue(p.ctx))
 		case <-lease.C:
 			p.complain("renewing leases", p.l.RenewLeases(p.ctx))
 		case <-nodes.C:

@@ -83,6 +83,11 @@ func (p *Pool) hear(e bridge.Event) {
 		p.complain("reconciling", p.reconcile())
 	case bridge.EventNodesChanged:
 		p.complain("reading nodes", p.readNodes())
+	case bridge.EventAgentMetrics:
+		h, ok, err := p.l.ByLaunch(p.ctx, e.LaunchID)
+		if err == nil && ok && p.o.Figures != nil {
+			p.complain("keeping figures of "+h.AgentName, p.o.Figures(p.ctx, h.Namespace, h.AgentName, e.Metrics))
+		}
 	case bridge.EventAgentDied, bridge.EventEntryCompleted, bridge.EventEntryFailed:
 		h, ok, err := p.l.ByLaunch(p.ctx, e.LaunchID)
 		if err != nil || !ok {

@@ -78,6 +78,7 @@ type App struct {
 	sidecar  *bridge.Process
 	bridge   bridge.Bridge
 	agents   *agents.Pool
+	figures  *api.MemoryMetrics
 	auth     *auth.Auth
 	listener net.Listener
 	http     *http.Server
@@ -154,7 +155,8 @@ func (a *App) Start(ctx context.Context) error {
 	if err := a.openBridge(ctx); err != nil {
 		return err
 	}
-	a.agents = agents.New(agents.Options{Ledger: a.ledger, Bridge: a.bridge, URL: a.URL(), Metrics: agents.NewMetrics(a.registry), Logger: a.log})
+	a.figures = api.NewMemoryMetrics(time.Now)
+	a.agents = agents.New(agents.Options{Ledger: a.ledger, Bridge: a.bridge, URL: a.URL(), Figures: a.figures.Report, Metrics: agents.NewMetrics(a.registry), Logger: a.log})
 	a.alive.Go(func() { a.watchBalances(run) })
 
 	handler, err := a.handler()
@@ -283,7 +285,7 @@ func (a *App) handler() (http.Handler, error) {
 	r.Get("/healthz", func(w http.ResponseWriter, _ *http.Request) { plain(w, http.StatusOK, "ok") })
 	r.Get("/readyz", a.readyz)
 	r.Handle("/metrics", promhttp.HandlerFor(a.registry, promhttp.HandlerOpts{Registry: a.registry}))
-	api.New(api.Deps{Ledger: a.ledger, Logs: a.agents, Logger: a.log, Version: Version()}).Mount(r)
+	api.New(api.Deps{Ledger: a.ledger, Logs: a.agents, Metrics: a.figures, Logger: a.log, Version: Version()}).Mount(r)
 	view := view.New(a.ledger, a.agents, view.Options{Logger: a.log})
 	site := pages.New(view, view, view, pages.Options{Logger: a.log, SignOut: "/sign-out", Version: Version()})
 	r.Mount("/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

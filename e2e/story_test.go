@@ -65,7 +65,9 @@ func TestTheTrainingStoryInABrowser(t *testing.T) {
 	b.picture("preemptions")
 
 	b.open(s.base + "/tasks/pretrain") // and watch it come back
-	b.shows("attempt 2", "completed")
+	b.shows("attempt 2", "Completed")
+	s.becomes("pretrain", "completed")
+	b.shows("completed") // live again
 	b.picture("task-completed")
 
 	done, rlhf := s.becomes("pretrain", "completed"), s.becomes("rlhf", "completed")

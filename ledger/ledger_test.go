@@ -607,3 +607,19 @@ func TestEventsNeverAppearBehindAReader(t *testing.T) {
 		}
 	}
 }
+
+func TestATaskPastItsMaxRuntimeIsStopped(t *testing.T) {
+	t.Parallel()
+	w := open(t)
+	w.makePool("a", 2)
+	w.run(sub("t", "a", 1, 5, func(s *ledger.Submission) { s.MaxRuntime = time.Millisecond }))
+	w.run(sub("free", "a", 1, 5))
+	time.Sleep(2 * time.Millisecond) // of the database's kind of time, which is the clock's
+	w.must(w.EndOverdue(t.Context()))
+	w.settle()
+	if failed := w.state("t", ledger.Failed); failed.Code != "max_runtime" {
+		t.Errorf("code %s", failed.Code)
+	}
+	w.state("free", ledger.Running)
+	w.verified()
+}

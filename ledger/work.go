@@ -101,6 +101,29 @@ func (l *Ledger) AgentDied(ctx context.Context, uid sched.ID, attempt int, reaso
 	return l.report(ctx, uid, func(b *batch) error { return b.agentDied(uid, attempt, reason) })
 }
 
+// EndOverdue fails running tasks that are past their max_runtime.
+func (l *Ledger) EndOverdue(ctx context.Context) error {
+	rows, err := l.q.Overdue(ctx, l.now())
+	if err != nil {
+		return l.lane.outward(err)
+	}
+	for _, o := range rows {
+		uid, attempt := sched.ID(o.Uid.Bytes), int(o.Attempt)
+		err := l.report(ctx, uid, func(b *batch) error {
+			r, err := b.find(uid, attempt)
+			if err != nil || r.state != Running {
+				return err
+			}
+			b.stopping(r, Failed, "max_runtime", "it ran longer than its max_runtime of "+r.maxRuntime.String(), "")
+			return nil
+		})
+		if err != nil && !errors.Is(err, ErrUnknownTask) && !errors.Is(err, ErrWrongState) {
+			return err
+		}
+	}
+	return nil
+}
+
 // TakePhase persists that the next phase of a handover begins.
 func (l *Ledger) TakePhase(ctx context.Context, uid sched.ID, attempt int, rep TakeReport) error {
 	return l.report(ctx, uid, func(b *batch) error {

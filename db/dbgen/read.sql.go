@@ -844,6 +844,38 @@ func (q *Queries) NamespaceNames(ctx context.Context) ([]string, error) {
 	return items, nil
 }
 
+const overdue = `-- name: Overdue :many
+SELECT uid, attempt FROM tasks
+WHERE state = 'running' AND max_runtime_ms > 0 AND started_at + max_runtime_ms * interval '1 millisecond' < $1::timestamptz
+ORDER BY started_at LIMIT 500
+`
+
+type OverdueRow struct {
+	Uid     pgtype.UUID
+	Attempt int32
+}
+
+// Running tasks past the most they may run.
+func (q *Queries) Overdue(ctx context.Context, now time.Time) ([]OverdueRow, error) {
+	rows, err := q.db.Query(ctx, overdue, now)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []OverdueRow
+	for rows.Next() {
+		var i OverdueRow
+		if err := rows.Scan(&i.Uid, &i.Attempt); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const policyAt = `-- name: PolicyAt :one
 SELECT p.namespace_id, p.version, p.document, p.author, p.comment, p.created_at FROM namespaces n JOIN policies p ON p.namespace_id = n.id WHERE n.name = $1 AND p.version = $2
 `

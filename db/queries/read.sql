@@ -176,3 +176,9 @@ WHERE lease_owner = @me::text AND state IN ('reserved', 'launching', 'preempting
 -- Rows this server is to work on.
 SELECT uid, attempt, state FROM tasks
 WHERE state IN ('reserved', 'launching', 'preempting', 'stopping') AND lease_owner = @me::text ORDER BY uid LIMIT @row_limit;
+
+-- name: Overdue :many
+-- Running tasks past the most they may run.
+SELECT uid, attempt FROM tasks
+WHERE state = 'running' AND max_runtime_ms > 0 AND started_at + max_runtime_ms * interval '1 millisecond' < @now::timestamptz
+ORDER BY started_at LIMIT 500;
