@@ -102,6 +102,28 @@ func (l *Ledger) QueueHeads(ctx context.Context, ns string) (map[string]Task, er
 	return out, nil
 }
 
+// WhyQueued asks the core why rows that wait cannot start now. What their rows say of it
+// is as old as the last time they were tried. A row that could start is left out: it
+// is about to.
+func (l *Ledger) WhyQueued(ctx context.Context, uids ...sched.ID) (map[sched.ID]sched.Refusal, error) {
+	out := map[sched.ID]sched.Refusal{}
+	err := l.lane.look(ctx, func(b *book) {
+		now := sched.Time(l.now().UnixMilli())
+		for _, id := range uids {
+			r := b.rows[id]
+			if r == nil || r.state != Queued {
+				continue
+			}
+			d := r.space.core.Decide(sched.Incoming{ID: r.uid, Name: r.taskID, Pool: r.poolName, Priority: r.priority, Labels: r.labels,
+				Request: r.request, PreemptedBy: r.preemptedBy}, now)
+			if d.Outcome == sched.Refuse {
+				out[id] = d.Refusal
+			}
+		}
+	})
+	return out, err
+}
+
 // Standing is what a list says of a task that its row does not.
 type Standing struct {
 	Since    time.Time // when it came into the state it is in

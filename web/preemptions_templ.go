@@ -930,9 +930,9 @@ func PreemptionPage(p Page, x Preemption) templ.Component {
 					}
 					if x.Loan {
 						var templ_7745c5c3_Var44 string
-						templ_7745c5c3_Var44, templ_7745c5c3_Err = templ.JoinStringErrs(", as a loan from ")
+						templ_7745c5c3_Var44, templ_7745c5c3_Err = templ.JoinStringErrs(" · lent by ")
 						if templ_7745c5c3_Err != nil {
-							return templ.Error{Err: templ_7745c5c3_Err, FileName: `preemptions.templ`, Line: 196, Col: 32}
+							return templ.Error{Err: templ_7745c5c3_Err, FileName: `preemptions.templ`, Line: 196, Col: 27}
 						}
 						_, templ_7745c5c3_Err = templ_7745c5c3_Buffer.WriteString(templ.EscapeString(templ_7745c5c3_Var44))
 						if templ_7745c5c3_Err != nil {

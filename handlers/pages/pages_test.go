@@ -114,7 +114,7 @@ var every = map[string]string{
 	"/pools":                                     "research-shared",
 	"/pools/train-a100":                          "borrowed from",
 	"/pools/new":                                 "Create a pool",
-	"/pools/train-a100/edit":                     "Less than is held is allowed",
+	"/pools/train-a100/edit":                     "At least what is held and lent out",
 	"/pools/train-a100/delete":                   "still hold or wait",
 	"/tasks":                                     "llama-7b-rlhf",
 	"/tasks?state=all&pool=batch&q=sweep":        "sweep-lr-01",

@@ -29,7 +29,7 @@ func (v *View) Agents(ctx context.Context, ns string, f web.AgentFilter) (web.Ag
 func (v *View) Events(ctx context.Context, ns string, f web.EventFilter) (web.EventList, error) {
 	filter := ledger.EventFilter{TaskID: f.Task, Pool: f.Pool, Limit: f.Limit, Cursor: f.Cursor}
 	if f.Type != "" {
-		filter.Types = []string{f.Type}
+		filter.Types = []string{f.Type, "phase:" + f.Type} // which are shown without that word
 	}
 	page, err := v.l.FindEvents(ctx, ns, filter)
 	if err != nil {
@@ -45,7 +45,7 @@ func (v *View) Events(ctx context.Context, ns string, f web.EventFilter) (web.Ev
 // event is one line of the feed. The kind of event stands beside it, so its text does
 // not say that again.
 func event(e ledger.TimedEvent) web.Event {
-	out := web.Event{ID: number(e.ID), At: e.At, Type: e.Type, Task: e.TaskID, Pool: e.Pool, Actor: e.Actor, Took: e.Took}
+	out := web.Event{ID: number(e.ID), At: e.At, Type: strings.TrimPrefix(e.Type, "phase:"), Task: e.TaskID, Pool: e.Pool, Actor: e.Actor, Took: e.Took}
 	text := e.Message
 	switch e.Type {
 	case "submitted":
@@ -53,8 +53,10 @@ func event(e ledger.TimedEvent) web.Event {
 		if e.Pool != "" {
 			out.Text = web.Line{web.Text("to "), web.PoolRef(e.Pool)}
 		}
-	case string(ledger.Queued), "registered":
+	case string(ledger.Queued):
 		text = either(afterColon(text), text)
+	case "registered":
+		text = afterWord(text)
 	case string(ledger.Launching), string(ledger.Reserved), string(ledger.Running):
 		text = afterWord(text)
 		if e.Type == string(ledger.Running) && e.Code != "" {
@@ -71,7 +73,14 @@ func event(e ledger.TimedEvent) web.Event {
 			out.Text = web.Line{web.Text("in "), web.PoolRef(e.Pool), web.Text(", " + text)}
 			return out
 		}
+	case "phase:cancelling", "phase:saving", "phase:killing":
+		if text = ""; e.Code != "" {
+			text = afterColon(strings.Replace(e.Message, ";", ":", 1))
+		}
 	case string(ledger.Preempting):
+		if e.Code == "manual" {
+			text = "by hand"
+		}
 		if x, ok := explained(e.Detail); ok {
 			if by, _, found := strings.Cut(strings.TrimPrefix(text, "Makes way for "), ": "); found {
 				out.Text = append(web.Line{web.Text("for "), web.TaskRef(by), web.Text(" · ")}, x.line()...)
@@ -88,7 +97,9 @@ func event(e ledger.TimedEvent) web.Event {
 	case "pool.created", "pool.changed", "pool.deleted":
 		text = strings.TrimPrefix(text, "Pool "+e.Pool+" ")
 	}
-	out.Text = web.Say(text)
+	if out.Text == nil {
+		out.Text = web.Say(plain(text))
+	}
 	return out
 }
 

@@ -3,9 +3,11 @@ package view
 import (
 	"context"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/schedulemesh/schedulemesh/ledger"
+	"github.com/schedulemesh/schedulemesh/sched"
 	"github.com/schedulemesh/schedulemesh/web"
 )
 
@@ -17,7 +19,7 @@ const (
 
 // worthTelling are the events of the overview: what a task came to, not each step on the way.
 var worthTelling = []string{
-	string(ledger.Running), string(ledger.Queued), string(ledger.Preempted), string(ledger.Preempting), string(ledger.Completed), string(ledger.Failed), string(ledger.Cancelled),
+	string(ledger.Running), string(ledger.Queued), string(ledger.Preempting), string(ledger.Completed), string(ledger.Failed), string(ledger.Cancelled),
 	"attempt_failed", "registered", "changed", "pool.created", "pool.changed", "pool.deleted", "policy.changed",
 }
 
@@ -66,6 +68,9 @@ func (v *View) overviewFigures(ctx context.Context, ns string, pools []ledger.Po
 		return err
 	}
 	slices.SortStableFunc(pools, func(a, b ledger.Pool) int { return int(1000*fullness(b)) - int(1000*fullness(a)) })
+	if err := v.askAgain(ctx, heads, pools[:min(len(pools), overviewPools)]); err != nil {
+		return err
+	}
 	stuck := 0
 	for i, p := range pools {
 		head, waits := heads[p.Name]
@@ -136,7 +141,29 @@ func stuckLine(head ledger.Task) web.Line {
 	if !waits(head) {
 		return append(l, web.Text(", which waits for "+resources(head.Request).String()+"."))
 	}
-	return append(l, web.Text(". It "+sentence(head.Reason)))
+	return append(l, web.Text(": it "+strings.TrimSuffix(plain(head.Reason), ".")+"."))
+}
+
+// askAgain brings the reasons of who is first in line up to date, in some pools: the
+// core looks at every running task for each.
+func (v *View) askAgain(ctx context.Context, heads map[string]ledger.Task, pools []ledger.Pool) error {
+	var uids []sched.ID
+	for _, p := range pools {
+		if h, ok := heads[p.Name]; ok {
+			uids = append(uids, h.UID)
+		}
+	}
+	if len(uids) == 0 {
+		return nil
+	}
+	why, err := v.l.WhyQueued(ctx, uids...)
+	for name, h := range heads {
+		if r, ok := why[h.UID]; ok {
+			h.Code, h.Reason = string(r.Code), r.Message
+			heads[name] = h
+		}
+	}
+	return err
 }
 
 func clusterNotes(cs []web.Cluster) []web.Note {

@@ -14,6 +14,7 @@ import (
 const (
 	queueShown = 10 // of a pool's queue on its page
 	tasksShown = 20 // of its other tasks
+	poolsAsked = 20 // of a list of pools, for why their queues cannot move
 )
 
 // protected are the pools that lose nothing to others by the active policy.
@@ -45,6 +46,9 @@ func (v *View) Pools(ctx context.Context, ns string) ([]web.Pool, error) {
 	}
 	heads, err := v.l.QueueHeads(ctx, ns)
 	if err != nil {
+		return nil, v.refused(ctx, err)
+	}
+	if err := v.askAgain(ctx, heads, pools[:min(len(pools), poolsAsked)]); err != nil {
 		return nil, v.refused(ctx, err)
 	}
 	protected, err := v.protected(ctx, ns)
@@ -86,6 +90,9 @@ func (v *View) Pool(ctx context.Context, ns, name string) (web.PoolPage, error) 
 	heads := map[string]ledger.Task{}
 	if len(waiting) > 0 {
 		heads[name] = waiting[0]
+		if err := v.askAgain(ctx, heads, []ledger.Pool{p}); err != nil {
+			return out, v.refused(ctx, err)
+		}
 	}
 	protected, err := v.protected(ctx, ns)
 	if err != nil {

@@ -44,6 +44,10 @@ func row(t ledger.Task, s ledger.Standing) web.TaskRow {
 	if t.State == ledger.Queued && s.Position > 1 {
 		r.Reason = "" // what it heard when it came is old; who is first in line knows
 	}
+	if t.State == ledger.Queued && waits(t) {
+		r.Reason, _, _ = strings.Cut(r.Reason, ";") // what it needs; its page says the rest
+	}
+	r.Reason = plain(r.Reason)
 	return r
 }
 
@@ -262,15 +266,16 @@ func (v *View) whyQueued(ctx context.Context, ns string, t ledger.TaskReport, r 
 		}
 		if h, ok := heads[t.Pool]; ok && h.UID != t.UID {
 			n.Text = append(n.Text, web.Text("First in line is "), web.TaskRef(h.TaskID))
-			if waits(h) {
-				n.Text = append(n.Text, web.Text(", which "+h.Reason))
-			}
 			n.Text = append(n.Text, web.Text(". "))
 		}
 	} else {
 		n.Title = web.Line{web.Text("It is first in line in "), web.PoolRef(t.Pool), web.Text(" and waits for room.")}
-		if waits(t.Task) {
-			n.Text = append(n.Text, web.Text("It "+sentence(t.Reason)+" "))
+		why, err := v.l.WhyQueued(ctx, t.UID)
+		if err != nil {
+			return nil, v.refused(ctx, err)
+		}
+		if r, ok := why[t.UID]; ok {
+			n.Text = append(n.Text, web.Text("It "+strings.TrimSuffix(plain(r.Message), ".")+". "))
 		}
 	}
 	if by, p := lastPreemption(t); p != nil {

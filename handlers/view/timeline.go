@@ -43,9 +43,14 @@ func step(e ledger.Event, t ledger.TaskReport) web.Step {
 			s.Title, s.Tone = web.Line{web.Strong("Queued again")}, "warn"
 		}
 		by()
-		s.Detail = web.Say(afterColon(e.Message))
+		s.Detail = web.Say(plain(afterColon(e.Message)))
 	case string(ledger.Reserved):
 		s.Title = append(s.Title, web.Text(" "+resources(t.Request).String()+" in "), web.PoolRef(e.Pool))
+		for _, h := range t.Handovers {
+			if h.PreemptorUID == t.UID && h.PreemptorAttempt == e.Attempt && h.DecidedAt.Equal(e.At) {
+				s.Detail = append(s.Detail, web.TaskRef(h.VictimTask), web.Text(" makes way for it · "), web.Part{Text: "why", Preemption: number(h.ID)}, web.Text(" "))
+			}
+		}
 	case string(ledger.Launching):
 		s.Title = append(s.Title, web.Text(" "+afterWord(e.Message)))
 	case string(ledger.Running):

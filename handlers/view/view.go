@@ -8,6 +8,9 @@ package view
 import (
 	"context"
 	"log/slog"
+	"regexp"
+	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -136,6 +139,19 @@ func resources(r sched.Resources) web.Resources {
 	out := web.Resources{}
 	r.Each(func(name string, n int64) { out[name] = n })
 	return out
+}
+
+var inMiB = regexp.MustCompile(`([0-9]+) MiB memory`)
+
+// plain writes the memory in a sentence of the ledger or the core as pages do: 524288 MiB memory → 512 GiB.
+func plain(s string) string {
+	return inMiB.ReplaceAllStringFunc(s, func(m string) string {
+		n, err := strconv.ParseInt(strings.TrimSuffix(m, " MiB memory"), 10, 64)
+		if err != nil {
+			return m
+		}
+		return web.Amount("memory", n)
+	})
 }
 
 func poolNames(pools []ledger.Pool) []string {
