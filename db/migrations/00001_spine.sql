@@ -144,7 +144,7 @@ CREATE TABLE tasks (
 );
 CREATE UNIQUE INDEX tasks_task_id_unique ON tasks (namespace_id, task_id, ended_uid) NULLS NOT DISTINCT WHERE kind <> 'agent';
 CREATE UNIQUE INDEX tasks_agent_name_unique ON tasks (namespace_id, agent_name) WHERE ended_at IS NULL AND kind <> 'registered' AND held <> '{}';
-CREATE INDEX tasks_live ON tasks (namespace_id, pool_name) WHERE ended_at IS NULL;
+CREATE INDEX tasks_live ON tasks (pool_id) WHERE ended_at IS NULL;
 CREATE INDEX tasks_max_runtime ON tasks (started_at) WHERE state = 'running' AND max_runtime_ms > 0;
 CREATE INDEX tasks_work ON tasks (state) WHERE state IN ('reserved', 'launching', 'preempting', 'stopping');
 
