@@ -146,6 +146,9 @@ func (v *View) Task(ctx context.Context, ns, id string) (web.Task, error) {
 	if t.State == ledger.Queued || t.Kind == ledger.KindTask && t.StartedAt.IsZero() && !t.State.Live() {
 		out.AgentName = "" // it has none
 	}
+	if t.Kind == ledger.KindRegistered {
+		out.OnInsufficient = "" // it asked for none
+	}
 	if e := t.Spec.Entry; e != nil {
 		out.Entry = e.Method
 	}
@@ -244,7 +247,7 @@ func (v *View) why(ctx context.Context, ns string, t ledger.TaskReport, r web.Ta
 	case ledger.Running:
 		if !t.Managed {
 			n.Kind, n.Title = "info", web.Say("Its pool or its agent is not ours.")
-			n.Text = web.Say("It was registered by name only: it is compared when others ask for room, but holds no quota here and cannot be stopped from here.")
+			n.Text = web.Say("It was registered by name only: it is compared when others ask for room, but holds no quota here. Ending it here ends the record; what runs is not told.")
 			return n, nil
 		}
 		return nil, nil

@@ -93,7 +93,14 @@ func step(e ledger.Event, t ledger.TaskReport) web.Step {
 		}
 	case string(ledger.Preempted):
 		s.Tone = "warn"
-		s.Detail = web.Say(afterColon(e.Message))
+		if by, found := strings.CutPrefix(afterColon(e.Message), "preempted by "); !found {
+			s.Detail = web.Say(afterColon(e.Message))
+		} else if by != "hand" {
+			s.Title = append(s.Title, web.Text(" by "), web.TaskRef(by))
+		}
+	case "registered":
+		by()
+		s.Detail = web.Say(afterWord(e.Message))
 	case string(ledger.Completed):
 		s.Tone = "ok"
 		by()
