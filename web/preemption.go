@@ -28,6 +28,8 @@ func ReasonWords(reason string) string {
 		return "same pool"
 	case "cross_pool_preemption":
 		return "cross pool"
+	case "manual":
+		return "by hand"
 	}
 	return reason
 }

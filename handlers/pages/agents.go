@@ -35,7 +35,7 @@ func (s *site) askDeleteAgent(w http.ResponseWriter, r *http.Request) {
 	s.asks(w, r, "agents", web.Confirm{
 		Title: "Remove the agent " + name + "?", Text: web.Say("Its actor is stopped and its quota returned. What runs on it ends; nothing is saved. To keep the state, preempt its task instead."),
 		Action: p.To("/agents/" + web.Escape(name) + "/delete"), Button: "Remove it", Danger: true, Cancel: p.To("/agents"),
-		Force: "force", ForceText: "At once, without asking it to stop first",
+		Force: "force", ForceText: "Also when a task still runs on it",
 	})
 }
 
