@@ -15,13 +15,11 @@ class Agent:
 
 def main() -> None:
     ray.init(address=sys.argv[1], log_to_driver=False, logging_level="error", namespace="raw")
-    count = 0
     agent = Agent.options(name="raw-0", lifetime="detached").remote()
     ray.get(agent.ready.remote())
     print("ready", flush=True)
-    for _ in sys.stdin:
+    for count, _ in enumerate(sys.stdin, start=1):
         time.sleep(0.7)
-        count += 1
         began = time.perf_counter()
         ray.kill(agent)
         agent = Agent.options(name=f"raw-{count}", lifetime="detached").remote()

@@ -341,12 +341,13 @@ func (l *Ledger) PutPolicy(ctx context.Context, ns string, c PolicyChange) (Poli
 			return refuse(ErrConflict, "the policy is at version %d, this change was made from version %d: look at what changed and apply it again", active.Version, c.Base)
 		}
 		var warnings []string
-		next := active.Policy
+		var next sched.Policy
 		if c.Policy != nil {
 			next = *c.Policy
 		} else {
+			next, warnings, err = active.Policy.Patch(c.Patch)
 			var errs sched.FieldErrors
-			if next, warnings, err = active.Policy.Patch(c.Patch); errors.As(err, &errs) {
+			if errors.As(err, &errs) {
 				return fieldErrors(errs)
 			} else if err != nil {
 				return err

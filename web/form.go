@@ -252,14 +252,6 @@ func decimal(e Errors, field, s string) float64 {
 	return f
 }
 
-func positive(e Errors, field, s string) float64 {
-	f := decimal(e, field, s)
-	if f < 0 {
-		e.Add(field, "%s is negative; it must be 0 or more.", Cut(s, 40))
-	}
-	return f
-}
-
 func whole(e Errors, field, s string) int {
 	if s == "" {
 		return 0

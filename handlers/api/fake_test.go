@@ -29,21 +29,20 @@ type fake struct {
 	ns   string
 	args []any
 
-	task     ledger.Task
-	tasks    ledger.Page[ledger.Task]
-	waited   func(ctx context.Context) (ledger.Task, error)
-	pool     ledger.Pool
-	agent    ledger.Agent
-	agents   []ledger.Page[ledger.Agent]
-	policy   ledger.PolicyVersion
-	preempt  ledger.Preemption
-	eval     ledger.EvaluationResult
-	stats    ledger.Stats
-	events   []ledger.Event
-	feed     chan ledger.Event
-	keys     map[string]kept
-	panics   bool
-	reported json.RawMessage
+	task    ledger.Task
+	tasks   ledger.Page[ledger.Task]
+	waited  func(ctx context.Context) (ledger.Task, error)
+	pool    ledger.Pool
+	agent   ledger.Agent
+	agents  []ledger.Page[ledger.Agent]
+	policy  ledger.PolicyVersion
+	preempt ledger.Preemption
+	eval    ledger.EvaluationResult
+	stats   ledger.Stats
+	events  []ledger.Event
+	feed    chan ledger.Event
+	keys    map[string]kept
+	panics  bool
 }
 
 type kept struct {
