@@ -88,7 +88,7 @@ func (v *View) overviewFigures(ctx context.Context, ns string, pools []ledger.Po
 			Text: web.Line{web.Link("All pools", "/pools")}})
 	}
 
-	day, err := v.days.get(ns, v.now(), func() (ledger.PreemptionDay, error) { return v.l.PreemptionDay(ctx, ns, v.now()) })
+	day, err := v.days.get(ctx, ns, func(ctx context.Context) (ledger.PreemptionDay, error) { return v.l.PreemptionDay(ctx, ns, v.now()) })
 	if err != nil {
 		return err
 	}
@@ -96,7 +96,7 @@ func (v *View) overviewFigures(ctx context.Context, ns string, pools []ledger.Po
 	if !slices.ContainsFunc(pools, hasGPU) {
 		return nil
 	}
-	gpu, err := v.gpus.get(ns, v.now(), func() (gpuTime, error) {
+	gpu, err := v.gpus.get(ctx, ns, func(ctx context.Context) (gpuTime, error) {
 		lost, used, err := v.l.GPUTime(ctx, ns, v.now().Add(-24*time.Hour), v.now())
 		return gpuTime{lost, used}, err
 	})

@@ -51,11 +51,13 @@ var (
 	_ pages.Live    = (*View)(nil)
 )
 
-// How long an answer is good for.
+// The longest an answer is given again, and how long an old one still serves while a
+// new one is made.
 const (
 	frameAge = time.Second
-	dayAge   = 2 * time.Second
+	dayAge   = 15 * time.Second
 	gpuAge   = time.Minute // it reads every task of a day
+	gpuStale = 10 * time.Minute
 )
 
 // New shows a ledger; logs may be nil, then nothing was printed.
@@ -68,28 +70,38 @@ func New(l *ledger.Ledger, logs Logs, o Options) *View {
 	}
 	v := &View{l: l, logs: logs, o: o}
 	v.frames.age, v.days.age, v.gpus.age = frameAge, dayAge, gpuAge
+	v.days.stale, v.gpus.stale = dayAge, gpuStale
 	v.changes.l = l
 	return v
 }
 
-// memo keeps an answer for each namespace for a while. While one is being made, those
-// who ask for the same wait for it.
+// memo keeps an answer for each namespace, twenty times as long as it took to make: what
+// is quick to read is never old, and what is slow costs the database a twentieth at
+// most. While one is being made, those who ask for the same wait for it.
 type memo[T any] struct {
-	age  time.Duration
-	mu   sync.Mutex
-	kept map[string]*answer[T]
+	age   time.Duration // at most
+	stale time.Duration // after its age a slow answer is given this long, while it is made anew
+	mu    sync.Mutex
+	kept  map[string]*answer[T]
 }
 
 type answer[T any] struct {
-	mu    sync.Mutex
-	until time.Time
-	value T
+	mu     sync.Mutex
+	until  time.Time
+	value  T
+	slow   bool // to make
+	making bool // behind the scenes
 }
 
-// mostKept bounds a memo: namespaces come from addresses, which anybody may make up.
-const mostKept = 1000
+const (
+	worth    = 20                     // times its cost
+	noticed  = 200 * time.Millisecond // by people: what takes longer is slow
+	mostKept = 1000                   // namespaces come from addresses, which anybody may make up
+)
 
-func (m *memo[T]) get(ns string, now time.Time, read func() (T, error)) (T, error) {
+// get gives the answer for a namespace. read is called with a context of its own when
+// nobody waits for it.
+func (m *memo[T]) get(ctx context.Context, ns string, read func(context.Context) (T, error)) (T, error) {
 	m.mu.Lock()
 	if m.kept == nil || len(m.kept) > mostKept {
 		m.kept = map[string]*answer[T]{}
@@ -102,14 +114,35 @@ func (m *memo[T]) get(ns string, now time.Time, read func() (T, error)) (T, erro
 	m.mu.Unlock()
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if now.Before(a.until) {
+	began := time.Now()
+	switch {
+	case began.Before(a.until), a.making:
+		return a.value, nil
+	case a.slow && began.Before(a.until.Add(m.stale)):
+		a.making = true
+		go func() {
+			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
+			defer cancel()
+			v, err := read(ctx)
+			a.mu.Lock()
+			defer a.mu.Unlock()
+			a.making = false
+			if err == nil {
+				a.keep(v, time.Since(began), m.age)
+			}
+		}()
 		return a.value, nil
 	}
-	v, err := read()
+	v, err := read(ctx)
 	if err == nil {
-		a.value, a.until = v, now.Add(m.age)
+		a.keep(v, time.Since(began), m.age)
 	}
 	return v, err
+}
+
+// keep stores an answer that took so long to make.
+func (a *answer[T]) keep(v T, cost, most time.Duration) {
+	a.value, a.slow, a.until = v, cost > noticed, time.Now().Add(min(most, worth*cost))
 }
 
 // forget makes the next question be asked anew: after a change made here, its maker
@@ -124,7 +157,7 @@ func (v *View) now() time.Time { return v.o.Now() }
 
 // Frame is the figures of the navigation.
 func (v *View) Frame(ctx context.Context, ns string) (web.Frame, error) {
-	return v.frames.get(ns, v.now(), func() (web.Frame, error) {
+	return v.frames.get(ctx, ns, func(ctx context.Context) (web.Frame, error) {
 		names, err := v.l.Namespaces(ctx)
 		if err != nil {
 			return web.Frame{}, v.refused(ctx, err)
