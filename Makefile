@@ -75,7 +75,7 @@ bench: build ## Measure it as its users meet it: admission and preemption, besid
 
 .PHONY: screenshots
 screenshots: ## Take the pictures in docs/images anew, in a real browser
-	@export SCHEDULEMESH_SCREENSHOTS=$(CURDIR)/docs/images; $(CONDUCT) -only go -packages ./e2e/... -run Screenshots
+	@export SCHEDULEMESH_SCREENSHOTS=$(CURDIR)/docs/images; $(CONDUCT) -only go -packages ./e2e/... -run Story
 
 .PHONY: clean
 clean: ## Remove everything these commands made, the data included

@@ -203,7 +203,9 @@ CREATE TABLE preemptions (
     CONSTRAINT preemptions_phase_known CHECK (phase IN ('decided', 'cancelling', 'saving', 'killing', 'gone', 'undone'))
 );
 CREATE INDEX preemptions_namespace ON preemptions (namespace_id, id);
-CREATE INDEX preemptions_open ON preemptions (preemptor_uid) WHERE phase IN ('decided', 'cancelling', 'saving', 'killing');
+CREATE INDEX preemptions_decided ON preemptions (namespace_id, decided_at);
+CREATE INDEX preemptions_open ON preemptions (id) WHERE phase IN ('decided', 'cancelling', 'saving', 'killing');
+CREATE INDEX preemptions_preemptor ON preemptions (preemptor_uid);
 CREATE INDEX preemptions_victim ON preemptions (victim_uid);
 
 -- Answers already given to a request that carried an Idempotency-Key.
