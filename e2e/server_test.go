@@ -23,6 +23,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/schedulemesh/schedulemesh/ledger"
+	"github.com/schedulemesh/schedulemesh/local"
 	"github.com/schedulemesh/schedulemesh/testdb"
 )
 
@@ -43,6 +44,11 @@ var build = sync.OnceValues(func() (string, error) {
 	if err != nil {
 		return "", err
 	}
+	guard, err := local.StartGuard() // the binary is for all tests: removed when they have ended
+	if err != nil {
+		return "", err
+	}
+	guard.Remove(dir)
 	binary := filepath.Join(dir, "server")
 	out, err := exec.Command("go", "build", "-o", binary, "../cmd/server").CombinedOutput()
 	if err != nil {
