@@ -100,13 +100,14 @@ func (l *Ledger) Close() {
 
 // laneConnections are the lane's own. Its statements address rows by key; a plan
 // made while a table was small would scan it, and stay when it has grown. So
-// scans are out of the question on these connections.
+// scans are out of the question on these connections, and a statement is planned once.
 func laneConnections(ctx context.Context, pool *pgxpool.Pool) (*pgxpool.Pool, error) {
 	cfg := pool.Config().Copy()
 	cfg.MaxConns, cfg.MinConns = 2, 1
 	for _, name := range []string{"enable_seqscan", "enable_hashjoin", "enable_mergejoin"} {
 		cfg.ConnConfig.RuntimeParams[name] = "off"
 	}
+	cfg.ConnConfig.RuntimeParams["plan_cache_mode"] = "force_generic_plan"
 	return pgxpool.NewWithConfig(ctx, cfg)
 }
 
