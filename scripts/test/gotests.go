@@ -62,6 +62,9 @@ type testEvent struct {
 
 func (r *run) goTest(ctx context.Context, args ...string) {
 	args = append([]string{"test", "-json", "-timeout", "9m", "-run", r.pattern}, args...)
+	if r.ci {
+		args = append([]string{"test", "-count=1"}, args[1:]...) // no result of an earlier run
+	}
 	cmd := r.prepare(ctx, "go", args...)
 	cmd.Stderr = os.Stderr
 	pipe, err := cmd.StdoutPipe()
