@@ -233,7 +233,7 @@ func agentsLive(p Page, f AgentFilter, l AgentList) templ.Component {
 						return templ_7745c5c3_Err
 					}
 				} else {
-					templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 18, "<h2>No agents</h2><p class=\"muted\">Submitting a task starts one. To have agents wait for work, create them from Python or over REST:</p>")
+					templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 18, "<h2>No agents</h2><p class=\"muted\">Submitting a task starts one. To have agents wait for work, create them over REST:</p>")
 					if templ_7745c5c3_Err != nil {
 						return templ_7745c5c3_Err
 					}
@@ -243,7 +243,7 @@ func agentsLive(p Page, f AgentFilter, l AgentList) templ.Component {
 					return templ_7745c5c3_Err
 				}
 				if f.Pool == "" && f.Text == "" {
-					templ_7745c5c3_Err = example("ex-agent", curl(p, "POST", "/agents", `{"name": "worker-1", "pool": "`+firstOr(l.Pools, "training")+`", "resources": {"cpu": 1}, "actor_class": "mypackage.agents:Worker"}`)).Render(ctx, templ_7745c5c3_Buffer)
+					templ_7745c5c3_Err = example("ex-agent", curl(p, "POST", "/agents", `{"name": "worker-1", "pool": "`+firstOr(l.Pools, "training")+`", "resources": {"cpu": 1}, "actor_class": "schedulemesh.core.agent_actor:AgentActor"}`)).Render(ctx, templ_7745c5c3_Buffer)
 					if templ_7745c5c3_Err != nil {
 						return templ_7745c5c3_Err
 					}

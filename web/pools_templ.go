@@ -437,8 +437,8 @@ func PoolDetail(p Page, v PoolPage) templ.Component {
 					if templ_7745c5c3_Err != nil {
 						return templ_7745c5c3_Err
 					}
-					templ_7745c5c3_Err = example("ex-task", curl(p, "POST", "/tasks", `{"task_id": "hello", "pool": "`+v.Name+`", "actor_class": "mypackage.agents:Trainer",
-       "entry": {"method": "run"}, "resources": {"cpu": 1}, "on_insufficient": "queue"}`)).Render(ctx, templ_7745c5c3_Buffer)
+					templ_7745c5c3_Err = example("ex-task", curl(p, "POST", "/tasks", `{"task_id": "hello", "pool": "`+v.Name+`", "actor_class": "schedulemesh.testing.agents:Counter",
+       "entry": {"method": "run", "kwargs": {"steps": 3000}}, "resources": {"cpu": 1}, "on_insufficient": "queue"}`)).Render(ctx, templ_7745c5c3_Buffer)
 					if templ_7745c5c3_Err != nil {
 						return templ_7745c5c3_Err
 					}

@@ -919,7 +919,7 @@ func noTasks(p Page, f TaskFilter, l TaskList) templ.Component {
 				return templ_7745c5c3_Err
 			}
 		} else {
-			templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 77, "<div><h2>Nothing waits or runs</h2><p class=\"muted\">Submit a task here, from Python or over REST. ")
+			templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 77, "<div><h2>Nothing waits or runs</h2><p class=\"muted\">Submit a task here, or over REST. ")
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
@@ -972,8 +972,8 @@ func noTasks(p Page, f TaskFilter, l TaskList) templ.Component {
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
-			templ_7745c5c3_Err = example("ex-task", curl(p, "POST", "/tasks", `{"task_id": "hello", "pool": "`+firstOr(l.Pools, "training")+`", "actor_class": "mypackage.agents:Trainer",
-       "entry": {"method": "run"}, "resources": {"cpu": 1}, "on_insufficient": "queue"}`)).Render(ctx, templ_7745c5c3_Buffer)
+			templ_7745c5c3_Err = example("ex-task", curl(p, "POST", "/tasks", `{"task_id": "hello", "pool": "`+firstOr(l.Pools, "training")+`", "actor_class": "schedulemesh.testing.agents:Counter",
+       "entry": {"method": "run", "kwargs": {"steps": 3000}}, "resources": {"cpu": 1}, "on_insufficient": "queue"}`)).Render(ctx, templ_7745c5c3_Buffer)
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
