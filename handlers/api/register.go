@@ -84,6 +84,10 @@ func (op *operation) describe(spec *huma.OpenAPI) {
 			byStatus[s] = append(byStatus[s], name)
 		}
 	}
+	if slices.Contains(op.codes, "version_conflict") {
+		// The same conflict, when it was If-Match that said which version was meant.
+		byStatus[http.StatusPreconditionFailed] = []string{"version_conflict"}
+	}
 	schema := &huma.Schema{Ref: "#/components/schemas/Problem"}
 	for status, names := range byStatus {
 		parts := make([]string, len(names))
