@@ -80,6 +80,9 @@ type Core struct {
 	agents map[ID]*Agent
 	tasks  map[ID]*Task
 	on     map[ID][]*Task // by agent, in no particular order
+
+	sizes sizes
+	index *index // nil while there are few tasks
 }
 
 // NewCore returns an empty core.
@@ -90,19 +93,30 @@ func NewCore(p Policy, nodes *Nodes) *Core {
 		agents: map[ID]*Agent{},
 		tasks:  map[ID]*Task{},
 		on:     map[ID][]*Task{},
+		sizes:  usualSizes,
 	}
 	c.SetPolicy(p)
 	return c
 }
 
 // SetPolicy replaces the policy, which must be valid.
-func (c *Core) SetPolicy(p Policy) { c.policy, c.rules = p, compile(p) }
+func (c *Core) SetPolicy(p Policy) {
+	old := c.rules
+	c.policy, c.rules = p, compile(p)
+	c.repolicy(&old)
+}
 
 // Policy returns the policy in force.
 func (c *Core) Policy() Policy { return c.policy }
 
 // PutPool adds a pool or replaces the one of that name.
-func (c *Core) PutPool(p Pool) { c.pools[p.Name] = p }
+func (c *Core) PutPool(p Pool) {
+	old, known := c.pools[p.Name]
+	c.pools[p.Name] = p
+	if !known || old.Cluster != p.Cluster {
+		c.touchPool(p.Name)
+	}
+}
 
 // Pool returns a pool by name.
 func (c *Core) Pool(name string) (Pool, bool) {
@@ -111,12 +125,16 @@ func (c *Core) Pool(name string) (Pool, bool) {
 }
 
 // RemovePool forgets a pool. Its agents and tasks stay, unmanaged, until removed.
-func (c *Core) RemovePool(name string) { delete(c.pools, name) }
+func (c *Core) RemovePool(name string) {
+	delete(c.pools, name)
+	c.touchPool(name)
+}
 
 // PutAgent adds an agent or replaces the one with the same id.
 func (c *Core) PutAgent(a Agent) {
 	a.Gives = a.Gives.Positive()
 	c.agents[a.ID] = &a
+	c.touchAgent(a.ID)
 }
 
 // Agent returns an agent by id.
@@ -128,7 +146,10 @@ func (c *Core) Agent(id ID) (Agent, bool) {
 }
 
 // RemoveAgent forgets an agent. Its tasks stay until they are removed.
-func (c *Core) RemoveAgent(id ID) { delete(c.agents, id) }
+func (c *Core) RemoveAgent(id ID) {
+	delete(c.agents, id)
+	c.touchAgent(id)
+}
 
 // PutTask adds a live task or replaces the one with the same id. Numbers beyond
 // reason are cut down to reason, so that no score can overflow.
@@ -139,6 +160,7 @@ func (c *Core) PutTask(t Task) {
 	c.RemoveTask(t.ID)
 	c.tasks[t.ID] = &t
 	c.on[t.Agent] = append(c.on[t.Agent], &t)
+	c.touchAgent(t.Agent)
 }
 
 // Task returns a live task by id.
@@ -162,6 +184,8 @@ func (c *Core) RemoveTask(id ID) {
 	} else {
 		c.on[t.Agent] = left
 	}
+	c.touch(id)
+	c.touchAgent(t.Agent)
 }
 
 // Len is the number of live tasks.

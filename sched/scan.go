@@ -14,6 +14,18 @@ import (
 // limit of 0 or less means all. Tasks are judged by the pool they name.
 func (c *Core) Candidates(in Incoming, now Time, limit int) []Candidate {
 	n := c.newcomer(in, now)
+	if limit > 0 {
+		if x := c.ready(n.now); x != nil {
+			if out, ok := x.candidates(n, limit); ok {
+				return out
+			}
+		}
+	}
+	return c.scan(n, limit)
+}
+
+// scan is Candidates by looking at every task.
+func (c *Core) scan(n *newcomer, limit int) []Candidate {
 	var out []Candidate
 	for _, t := range c.tasks {
 		if v, safe := c.judge(n, t, t.Pool); safe == "" {

@@ -81,8 +81,9 @@ type rules struct {
 }
 
 type labelRule struct {
-	key  string
-	over map[string]map[string]bool
+	key   string
+	over  map[string]map[string]bool
+	named map[string]bool // all values it speaks of
 }
 
 func compile(p Policy) rules {
@@ -94,11 +95,13 @@ func compile(p Policy) rules {
 		return r
 	}
 	for _, key := range slices.Sorted(maps.Keys(p.LabelPreemptionRules)) {
-		rule := labelRule{key, map[string]map[string]bool{}}
+		rule := labelRule{key, map[string]map[string]bool{}, map[string]bool{}}
 		for by, values := range p.LabelPreemptionRules[key] {
 			rule.over[by] = map[string]bool{}
+			rule.named[by] = true
 			for _, v := range values {
 				rule.over[by][v] = true
+				rule.named[v] = true
 			}
 		}
 		r.labels = append(r.labels, rule)
