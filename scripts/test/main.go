@@ -128,6 +128,17 @@ func (r *run) everything(ctx context.Context, steps []string) error {
 			return err
 		}
 	}
+	if slices.Contains(steps, "lint") || slices.Contains(steps, "generated") {
+		// Building the tools takes a minute the first time; downloading Python packages too.
+		built := make(chan struct{})
+		go func() {
+			defer close(built)
+			for _, tool := range []string{"sqlc", "staticcheck"} {
+				_ = exec.CommandContext(ctx, "go", "tool", "-modfile=tools/go.mod", tool, "-h").Run()
+			}
+		}()
+		defer func() { <-built }()
+	}
 	r.title("Python environment")
 	python, err := local.EnsurePython(ctx, local.PythonOptions{
 		Dir:      env("SCHEDULEMESH_VENV", ".venv"),
