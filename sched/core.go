@@ -83,6 +83,7 @@ type Core struct {
 
 	sizes sizes
 	index *index // nil while there are few tasks
+	spots []spot // of the decision under way; reused
 }
 
 // NewCore returns an empty core.

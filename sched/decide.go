@@ -48,14 +48,21 @@ type Victim struct {
 // must be free in its pool, and room for all of it on one node of the pool's
 // cluster; where a cluster has no known nodes, quota alone decides.
 func (c *Core) Decide(in Incoming, now Time) Decision {
-	n := c.newcomer(in, now)
 	pool, ok := c.pools[in.Pool]
+	if ok {
+		if node, fits := c.fits(in.Request.Positive(), &pool); fits {
+			return Decision{Outcome: Admit, Node: node}
+		}
+	}
+	n := c.newcomer(in, now)
 	if !ok {
 		return refuse(unknownPool(n))
 	}
 	p := c.problem(n, pool)
-	if p.quota.IsZero() && p.fitsNow {
-		return Decision{Outcome: Admit, Node: p.bestNode(nil)}
+	if x := c.ready(n.now); x != nil {
+		if d, ok := x.decide(n, pool, p); ok {
+			return d
+		}
 	}
 	seats, tally := c.seats(n, pool.Cluster)
 	chosen := p.choose(seats)
@@ -66,11 +73,34 @@ func (c *Core) Decide(in Incoming, now Time) Decision {
 		}
 		return refuse(c.insufficient(n, pool, p, seats, tally))
 	}
+	return c.preempt(n, p, chosen)
+}
+
+func (c *Core) preempt(n *newcomer, p *problem, chosen []seat) Decision {
 	d := Decision{Outcome: Preempt, Node: p.bestNode(chosen), Deficit: p.quota, Victims: c.victims(n, p, chosen)}
 	if node, ok := c.nodes.Get(d.Node); ok {
 		d.RoomDeficit = node.Room.Lacking(n.Request)
 	}
 	return d
+}
+
+// fits reports whether a request has quota and room as things are, and where it
+// would sit: see bestNode, of which this is the usual, quick case.
+func (c *Core) fits(request Resources, pool *Pool) (best NodeID, fits bool) {
+	if !pool.Free.Covers(request) {
+		return "", false
+	}
+	nodes := c.nodes.byCluster[pool.Cluster]
+	var least int64
+	for _, node := range nodes {
+		if !node.Room.Covers(request) {
+			continue
+		}
+		if waste := thousandths(node.Room.Sub(request), node.Total); !fits || waste < least {
+			best, least, fits = node.ID, waste, true
+		}
+	}
+	return best, fits || len(nodes) == 0
 }
 
 func refuse(r Refusal) Decision { return Decision{Outcome: Refuse, Refusal: r} }

@@ -87,9 +87,10 @@ type cell struct {
 type sizes struct {
 	scan int // below so many tasks everything is looked at
 	cell int // above so many, a cell of different shapes is split
+	vain int // after so many looked at in vain, and a few per cent of all, a scan is as good
 }
 
-var usualSizes = sizes{scan: 1_000, cell: 4_000}
+var usualSizes = sizes{scan: 1_000, cell: 4_000, vain: 4_000}
 
 // ready returns the index as of now; nil when there are so few tasks that a scan is as good.
 func (c *Core) ready(now Time) *index {

@@ -37,7 +37,7 @@ func newHistory(seed uint64, outcomes map[string]int) *history {
 	p := h.policy(DefaultPolicy())
 	h.nodes = [2]*Nodes{NewNodes(), NewNodes()}
 	h.fast, h.slow = NewCore(p, h.nodes[0]), NewCore(p, h.nodes[1])
-	h.fast.ByIndex(8 + h.IntN(40))
+	h.fast.ByIndex(8+h.IntN(40), []int{0, 1_000}[h.IntN(2)])
 	h.slow.ByScan()
 	if h.IntN(3) > 0 {
 		for i := range 1 + h.IntN(6) {
@@ -234,6 +234,25 @@ func (h *history) ask(t interface{ Fatalf(string, ...any) }) {
 	in := h.incoming()
 	limit := 1 + h.IntN(20)
 	if got, want := h.fast.Candidates(in, h.now, limit), h.slow.Candidates(in, h.now, limit); !reflect.DeepEqual(got, want) {
+		t.Fatalf("after %d tasks, the index says\n%+v\nthe scan says\n%+v\nfor %+v", h.next, got, want, in)
+	}
+	got, want := h.fast.Decide(in, h.now), h.slow.Decide(in, h.now)
+	outcome := string(want.Outcome)
+	if len(want.Victims) > 1 {
+		outcome += " several"
+	}
+	if want.Outcome == Refuse {
+		outcome = string(want.Refusal.Code)
+	}
+	if want.Outcome == Preempt && want.RoomDeficit.IsZero() {
+		outcome += " by quota"
+	}
+	h.outcomes[outcome]++
+	if got.Refusal.Uncounted { // says less, nothing else
+		want.Refusal.Message, got.Refusal.Message = "", ""
+		want.Refusal.Tally = Tally{Considered: want.Refusal.Considered, Uncounted: true}
+	}
+	if !reflect.DeepEqual(got, want) {
 		t.Fatalf("after %d tasks, the index says\n%+v\nthe scan says\n%+v\nfor %+v", h.next, got, want, in)
 	}
 }

@@ -34,7 +34,10 @@ type Refusal struct {
 
 // Tally counts the live tasks, the newcomer aside, by why they may not be taken.
 type Tally struct {
-	Considered     int
+	Considered int
+	// Uncounted means that there are too many to count for an answer in time:
+	// only Considered is.
+	Uncounted      bool
 	Eligible       int
 	PreemptedIt    int
 	Protected      int
@@ -136,13 +139,15 @@ func unknownPool(n *newcomer) Refusal {
 // neverFits says whether not even waiting can help: more is asked for than all
 // capacity the pool could draw on, or than any one machine has.
 func (c *Core) neverFits(n *newcomer, pool Pool, p *problem) (Refusal, bool) {
-	reach, whose := c.reach(pool)
-	if short := reach.Lacking(n.Request); !p.quota.IsZero() && !short.IsZero() {
-		return Refusal{
-			Code:    RequestTooLarge,
-			Message: fmt.Sprintf("needs %v; %s can have at most %s", n.Request, whose, reach.of(n.Request)),
-			Short:   short,
-		}, true
+	if !p.quota.IsZero() && !pool.Ceiling.Covers(n.Request) {
+		reach, whose := c.reach(pool)
+		if short := reach.Lacking(n.Request); !short.IsZero() {
+			return Refusal{
+				Code:    RequestTooLarge,
+				Message: fmt.Sprintf("needs %v; %s can have at most %s", n.Request, whose, reach.of(n.Request)),
+				Short:   short,
+			}, true
+		}
 	}
 	if p.void || len(p.spots) > 0 {
 		return Refusal{}, false
@@ -195,18 +200,33 @@ func (c *Core) reach(pool Pool) (Resources, string) {
 
 // insufficient refuses for want of victims.
 func (c *Core) insufficient(n *newcomer, pool Pool, p *problem, seats []seat, tally Tally) Refusal {
-	r := Refusal{Code: NoVictims, Tally: tally, Short: p.short(seats)}
+	return c.wanting(n, pool, p, p.short(seats), len(seats) > 0, tally)
+}
+
+func (c *Core) wanting(n *newcomer, pool Pool, p *problem, short Resources, some bool, tally Tally) Refusal {
+	r := Refusal{Code: NoVictims, Tally: tally, Short: short}
 	var b strings.Builder
 	if !p.quota.IsZero() {
 		fmt.Fprintf(&b, "needs %v; %s is free in pool %s; ", n.Request, pool.Free.of(p.quota), pool.Name)
 	} else {
 		fmt.Fprintf(&b, "needs %v on one node; pool %s has the quota but no node has the room: the nearest lacks %v; ", n.Request, pool.Name, p.short(nil))
 	}
+	if some {
+		r.Code = VictimsInsufficient
+	}
+	if tally.Uncounted {
+		if some {
+			fmt.Fprintf(&b, "preempting all tasks that may be would still leave %v missing; there are %d others", r.Short, tally.Considered)
+		} else {
+			fmt.Fprintf(&b, "nothing may be preempted: each of the %d other tasks is safe from it", tally.Considered)
+		}
+		r.Message = b.String()
+		return r
+	}
 	why := tally.sentence(&c.policy)
-	if len(seats) == 0 {
+	if !some {
 		fmt.Fprintf(&b, "nothing may be preempted: %s", why)
 	} else {
-		r.Code = VictimsInsufficient
 		fmt.Fprintf(&b, "preempting all %d tasks that may be would still leave %v missing", tally.Eligible, r.Short)
 		if tally.Eligible < tally.Considered {
 			fmt.Fprintf(&b, "; %s", why)

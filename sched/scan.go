@@ -61,30 +61,37 @@ type seat struct {
 func (c *Core) seats(n *newcomer, cluster string) ([]seat, Tally) {
 	var out []seat
 	var tally Tally
-	for id, tasks := range c.on {
-		a := c.agents[id]
-		var least Candidate
-		eligible := 0
-		for _, t := range tasks {
-			v, safe := c.judgeOnAgent(n, t, a, cluster)
-			tally.count(&v, safe)
-			if safe != "" {
-				continue
-			}
-			if eligible == 0 || v.compare(&least) > 0 {
-				least = v
-			}
-			eligible++
-		}
-		if eligible == len(tasks) {
-			tally.Eligible += eligible
-			out = append(out, seat{a, least})
-		} else {
-			tally.SharesAgent += eligible
+	for id := range c.on {
+		if s, ok := c.seat(n, id, cluster, &tally); ok {
+			out = append(out, s)
 		}
 	}
 	slices.SortFunc(out, func(a, b seat) int { return a.least.compare(&b.least) })
 	return out, tally
+}
+
+// seat judges what runs on one agent; false when something there is safe.
+func (c *Core) seat(n *newcomer, id ID, cluster string, tally *Tally) (seat, bool) {
+	a, tasks := c.agents[id], c.on[id]
+	var least Candidate
+	eligible := 0
+	for _, t := range tasks {
+		v, safe := c.judgeOnAgent(n, t, a, cluster)
+		tally.count(&v, safe)
+		if safe != "" {
+			continue
+		}
+		if eligible == 0 || v.compare(&least) > 0 {
+			least = v
+		}
+		eligible++
+	}
+	if eligible < len(tasks) {
+		tally.SharesAgent += eligible
+		return seat{}, false
+	}
+	tally.Eligible += eligible
+	return seat{a, least}, true
 }
 
 // judgeOnAgent is judge for when resources matter: the agent gives them up, so

@@ -58,7 +58,7 @@ func (x *index) begin(n *newcomer, deciding bool, cluster string, w want) *searc
 	s := &x.search
 	clear(s.heap)
 	*s = search{x: x, n: n, deciding: deciding, cluster: cluster, want: w, sources: s.sources[:0], heap: s.heap[:0],
-		left: 4_096 + len(x.entries)/32}
+		left: x.core.sizes.vain + len(x.entries)/32}
 	c := x.core
 	r := &c.rules
 	limited := func(pool string) bool {

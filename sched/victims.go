@@ -18,7 +18,7 @@ type problem struct {
 
 // spot is a node on which the newcomer could sit.
 type spot struct {
-	node Node
+	node *Node
 	lack Resources // what is not there yet
 }
 
@@ -28,13 +28,15 @@ func (c *Core) problem(n *newcomer, pool Pool) *problem {
 	if c.policy.VictimCoverage == CoverRequest && !p.quota.IsZero() {
 		p.need = p.quota.Max(n.Request)
 	}
-	for node := range c.nodes.Of(pool.Cluster) {
+	p.spots = c.spots[:0]
+	for _, node := range c.nodes.byCluster[pool.Cluster] {
 		p.void = false
 		if lack := node.Room.Lacking(n.Request); lack.IsZero() || node.Total.Covers(n.Request) {
 			p.spots = append(p.spots, spot{node, lack})
 			p.fitsNow = p.fitsNow || lack.IsZero()
 		}
 	}
+	c.spots = p.spots
 	p.fitsNow = p.fitsNow || p.void
 	return p
 }
@@ -85,7 +87,7 @@ func (p *problem) gather(seats []seat) []seat {
 		gives := s.agent.Gives
 		for i := range attempts {
 			a := &attempts[i]
-			here := a.node.ID != "" && a.node.ID == s.agent.Node
+			here := a.node != nil && a.node.ID == s.agent.Node
 			if !gives.Intersects(a.quota) && !(here && gives.Intersects(a.lack)) {
 				continue
 			}
@@ -189,10 +191,15 @@ func (p *problem) bestNode(taken []seat) NodeID {
 // thousandths adds up, over the resources of total, how many thousandths of it are
 // free: a simple measure of distance between unlike amounts.
 func thousandths(free, total Resources) (sum int64) {
-	total.Each(func(name string, of int64) {
-		if f := free.Get(name); f > 0 && of > 0 {
-			sum += 1000 * min(f, of) / of
+	share := func(f, of int64) int64 {
+		if f > 0 && of > 0 {
+			return 1000 * min(f, of) / of
 		}
-	})
+		return 0
+	}
+	sum = share(free.CPU, total.CPU) + share(free.GPU, total.GPU) + share(free.Memory, total.Memory)
+	for _, a := range total.Other {
+		sum += share(free.Get(a.Name), a.Value)
+	}
 	return sum
 }
