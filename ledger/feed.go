@@ -13,23 +13,29 @@ import (
 // feed serves events in the order of their ids, and never one that another could
 // still appear behind: ids are taken in order but transactions commit out of it.
 //
-// A reader may see up to id n once every transaction that could hold an id ≤ n has
-// ended. The feed remembers pairs (last id given out, first transaction id not yet
-// given out then); when the oldest running transaction is past the second, all ids
-// up to the first are settled. Writers take their locks, and with them a
-// transaction id, before they take event ids, which is what makes this hold.
+// Ids that follow each other without a gap are settled: nothing is missing among
+// them. A gap is a transaction that has not committed yet, or never will. The feed
+// then notes a transaction id above all given out so far, and the last event id; once
+// no older transaction runs, whatever is still missing up to there stays missing, and
+// the feed goes on. Writers take their locks, and with them a transaction id, before
+// they take event ids, which is what makes this hold. (The xmax of a snapshot would not
+// do for that id: transactions above it may be running.)
 type feed struct {
-	l     *Ledger
-	poke  chan struct{}
-	mu    sync.Mutex
-	subs  map[*subscription]bool
-	upto  int64 // everything up to here is settled
-	marks []mark
+	l    *Ledger
+	poke chan struct{}
+
+	settling sync.Mutex // one at a time finds out what is settled
+	bound    *bound     // while a gap is waited for
+
+	mu   sync.Mutex
+	subs map[*subscription]bool
+	upto int64 // everything up to here is settled
 }
 
-type mark struct {
-	id   int64
-	xmax uint64
+// bound says when everything up to an event id is settled, gaps or not.
+type bound struct {
+	id  int64
+	xid uint64 // no older transaction may run
 }
 
 type subscription struct {
@@ -77,28 +83,74 @@ func (f *feed) run(ctx context.Context) {
 	}
 }
 
-// settle moves the mark of what may be shown. It reports whether more will settle soon.
+// settleBatch is how many ids are looked at in one go.
+const settleBatch = 5000
+
+// settle finds out up to which id events may be shown. It reports whether a gap is
+// being waited for, which ends soon.
 func (f *feed) settle(ctx context.Context) (upto int64, again bool, err error) {
-	last, err := f.l.q.LastEventID(ctx)
-	if err != nil {
-		return 0, false, err
+	f.settling.Lock()
+	defer f.settling.Unlock()
+	q := f.l.q
+	for {
+		upto = f.settled()
+		gap := upto == 0 // at the start: what was there before is not gone through
+		if !gap {
+			ids, err := q.EventIDs(ctx, dbgen.EventIDsParams{After: upto, RowLimit: settleBatch})
+			if err != nil {
+				return 0, false, err
+			}
+			for _, id := range ids {
+				if gap = id != upto+1; gap {
+					break
+				}
+				upto = id
+			}
+			f.settleTo(upto)
+			if !gap {
+				if len(ids) == settleBatch {
+					continue
+				}
+				return upto, false, nil
+			}
+		}
+		if f.bound == nil {
+			last, err := q.LastEventID(ctx)
+			if err != nil {
+				return 0, false, err
+			}
+			if last == 0 {
+				return 0, false, nil
+			}
+			xid, err := q.NextTransaction(ctx)
+			if err != nil {
+				return 0, false, err
+			}
+			n, _ := strconv.ParseUint(xid, 10, 64)
+			f.bound = &bound{id: last, xid: n}
+		}
+		oldest, err := q.OldestRunning(ctx)
+		if err != nil {
+			return 0, false, err
+		}
+		if n, _ := strconv.ParseUint(oldest, 10, 64); n < f.bound.xid {
+			return upto, true, nil
+		}
+		f.settleTo(f.bound.id)
+		f.bound = nil
 	}
-	snap, err := f.l.q.Snapshot(ctx) // after the id was read: later statement, later snapshot
-	if err != nil {
-		return 0, false, err
-	}
-	xmin, _ := strconv.ParseUint(snap.Xmin, 10, 64)
-	xmax, _ := strconv.ParseUint(snap.Xmax, 10, 64)
+}
+
+func (f *feed) settled() int64 {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if last > f.upto && (len(f.marks) == 0 || last > f.marks[len(f.marks)-1].id) {
-		f.marks = append(f.marks, mark{last, xmax})
-	}
-	for len(f.marks) > 0 && xmin >= f.marks[0].xmax {
-		f.upto = max(f.upto, f.marks[0].id)
-		f.marks = f.marks[1:]
-	}
-	return f.upto, len(f.marks) > 0, nil
+	return f.upto
+}
+
+func (f *feed) settleTo(id int64) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.upto = max(f.upto, id)
 }
 
 // advance shows subscribers what has settled.
@@ -164,10 +216,7 @@ func (f *feed) read(ctx context.Context, ns string, after, upto int64, limit int
 
 // Events reads on from an id, in an order in which nothing can appear behind what was read.
 func (l *Ledger) Events(ctx context.Context, ns string, after int64, limit int) ([]Event, error) {
-	upto, again, err := l.feed.settle(ctx)
-	if again && err == nil {
-		upto, _, err = l.feed.settle(ctx)
-	}
+	upto, _, err := l.feed.settle(ctx)
 	if err != nil {
 		return nil, l.lane.outward(err)
 	}

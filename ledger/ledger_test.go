@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/schedulemesh/schedulemesh/db"
@@ -622,4 +623,56 @@ func TestATaskPastItsMaxRuntimeIsStopped(t *testing.T) {
 	}
 	w.state("free", ledger.Running)
 	w.verified()
+}
+
+// Two writers by hand: the one with the older transaction id takes the later event id
+// and commits first. What it wrote must wait until the other one has ended.
+func TestAnEventWaitsForOneWithASmallerIDThatIsNotCommittedYet(t *testing.T) {
+	t.Parallel()
+	for _, end := range []string{"COMMIT", "ROLLBACK"} {
+		t.Run(end, func(t *testing.T) {
+			t.Parallel()
+			w := open(t)
+			w.makePool("a", 1)
+			ctx := t.Context()
+			before, err := w.Events(ctx, "default", 0, 100)
+			w.must(err)
+			late, err := w.db.Begin(ctx)
+			w.must(err)
+			early, err := w.db.Begin(ctx)
+			w.must(err)
+			write := func(conn interface {
+				Exec(context.Context, string, ...any) (pgconn.CommandTag, error)
+			}, sql string) {
+				t.Helper()
+				_, err := conn.Exec(ctx, sql)
+				w.must(err)
+			}
+			const event = "INSERT INTO task_events (at, namespace_id, type) VALUES (now(), 1, '%s')"
+			write(late, "SELECT pg_current_xact_id()")
+			write(early, "SELECT pg_current_xact_id()")
+			write(early, fmt.Sprintf(event, "first"))
+			write(late, fmt.Sprintf(event, "second"))
+			w.must(late.Commit(ctx))
+			for range 3 {
+				now, err := w.Events(ctx, "default", 0, 100)
+				w.must(err)
+				if len(now) != len(before) {
+					t.Fatalf("shown too early: %+v", now[len(before):])
+				}
+			}
+			write(early, end)
+			_ = early.Rollback(ctx)
+			var types []string
+			now, err := w.Events(ctx, "default", 0, 100)
+			w.must(err)
+			for _, e := range now[len(before):] {
+				types = append(types, e.Type)
+			}
+			want := map[string]string{"COMMIT": "[first second]", "ROLLBACK": "[second]"}[end]
+			if fmt.Sprint(types) != want {
+				t.Errorf("%v, want %s", types, want)
+			}
+		})
+	}
 }

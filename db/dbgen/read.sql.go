@@ -248,6 +248,35 @@ func (q *Queries) DropLeases(ctx context.Context, me string) error {
 	return err
 }
 
+const eventIDs = `-- name: EventIDs :many
+SELECT id FROM task_events WHERE id > $1 ORDER BY id LIMIT $2
+`
+
+type EventIDsParams struct {
+	After    int64
+	RowLimit int32
+}
+
+func (q *Queries) EventIDs(ctx context.Context, arg EventIDsParams) ([]int64, error) {
+	rows, err := q.db.Query(ctx, eventIDs, arg.After, arg.RowLimit)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []int64
+	for rows.Next() {
+		var id int64
+		if err := rows.Scan(&id); err != nil {
+			return nil, err
+		}
+		items = append(items, id)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const eventsAfter = `-- name: EventsAfter :many
 SELECT e.id, e.at, e.namespace_id, e.task_uid, e.task_id, e.pool_name, e.attempt, e.type, e.actor, e.code, e.message, e.detail, e.policy_version, n.name AS namespace FROM task_events e JOIN namespaces n ON n.id = e.namespace_id
 WHERE e.id > $1 AND e.id <= $2 AND ($3::text = '' OR n.name = $3)
@@ -844,6 +873,29 @@ func (q *Queries) NamespaceNames(ctx context.Context) ([]string, error) {
 	return items, nil
 }
 
+const nextTransaction = `-- name: NextTransaction :one
+SELECT pg_current_xact_id()::text
+`
+
+// A transaction id above every one given out so far; it uses one up.
+func (q *Queries) NextTransaction(ctx context.Context) (string, error) {
+	row := q.db.QueryRow(ctx, nextTransaction)
+	var column_1 string
+	err := row.Scan(&column_1)
+	return column_1, err
+}
+
+const oldestRunning = `-- name: OldestRunning :one
+SELECT pg_snapshot_xmin(pg_current_snapshot())::text
+`
+
+func (q *Queries) OldestRunning(ctx context.Context) (string, error) {
+	row := q.db.QueryRow(ctx, oldestRunning)
+	var column_1 string
+	err := row.Scan(&column_1)
+	return column_1, err
+}
+
 const overdue = `-- name: Overdue :many
 SELECT uid, attempt FROM tasks
 WHERE state = 'running' AND max_runtime_ms > 0 AND started_at + max_runtime_ms * interval '1 millisecond' < $1::timestamptz
@@ -1207,22 +1259,6 @@ type RenewLeasesParams struct {
 func (q *Queries) RenewLeases(ctx context.Context, arg RenewLeasesParams) error {
 	_, err := q.db.Exec(ctx, renewLeases, arg.Until, arg.Me)
 	return err
-}
-
-const snapshot = `-- name: Snapshot :one
-SELECT pg_snapshot_xmin(s)::text AS xmin, pg_snapshot_xmax(s)::text AS xmax FROM pg_current_snapshot() s
-`
-
-type SnapshotRow struct {
-	Xmin string
-	Xmax string
-}
-
-func (q *Queries) Snapshot(ctx context.Context) (SnapshotRow, error) {
-	row := q.db.QueryRow(ctx, snapshot)
-	var i SnapshotRow
-	err := row.Scan(&i.Xmin, &i.Xmax)
-	return i, err
 }
 
 const taskByID = `-- name: TaskByID :one

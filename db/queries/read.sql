@@ -59,8 +59,15 @@ WHERE n.name = @namespace ORDER BY e.id DESC LIMIT @row_limit;
 -- name: LastEventID :one
 SELECT coalesce(pg_sequence_last_value(pg_get_serial_sequence('task_events', 'id')::regclass), 0)::bigint;
 
--- name: Snapshot :one
-SELECT pg_snapshot_xmin(s)::text AS xmin, pg_snapshot_xmax(s)::text AS xmax FROM pg_current_snapshot() s;
+-- name: OldestRunning :one
+SELECT pg_snapshot_xmin(pg_current_snapshot())::text;
+
+-- name: NextTransaction :one
+-- A transaction id above every one given out so far; it uses one up.
+SELECT pg_current_xact_id()::text;
+
+-- name: EventIDs :many
+SELECT id FROM task_events WHERE id > @after ORDER BY id LIMIT @row_limit;
 
 -- name: NamespaceNames :many
 SELECT name FROM namespaces ORDER BY name;
