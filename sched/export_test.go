@@ -10,3 +10,6 @@ func (c *Core) ByScan() { c.sizes = sizes{scan: math.MaxInt} }
 
 // Indexed reports whether the core has built its index.
 func (c *Core) Indexed() bool { return c.index != nil }
+
+// Bring brings the index up to date.
+func (c *Core) Bring(now Time) { c.ready(now) }

@@ -90,7 +90,7 @@ type sizes struct {
 	vain int // after so many looked at in vain, and a few per cent of all, a scan is as good
 }
 
-var usualSizes = sizes{scan: 1_000, cell: 4_000, vain: 4_000}
+var usualSizes = sizes{scan: 1_000, cell: 2_000, vain: 4_000}
 
 // ready returns the index as of now; nil when there are so few tasks that a scan is as good.
 func (c *Core) ready(now Time) *index {
@@ -103,13 +103,46 @@ func (c *Core) ready(now Time) *index {
 	if c.index == nil {
 		x := &index{core: c, entries: make(map[ID]*entry, len(c.tasks)), pools: map[string]*forest{},
 			classes: map[string]*class{}, odd: map[ID]struct{}{}}
-		for id := range c.tasks {
-			x.dirty = append(x.dirty, id)
-		}
+		x.build(now)
 		c.index = x
 	}
 	c.index.update(now)
 	return c.index
+}
+
+// build places all tasks at once.
+func (x *index) build(now Time) {
+	x.now = now
+	c := x.core
+	items := make([]item, 0, len(c.tasks))
+	for id, t := range c.tasks {
+		described, key := x.describe(t, now)
+		e := &described
+		if key.fresh {
+			x.fresh = append(x.fresh, freshTask{t.Start, id})
+		}
+		e.item.e = e
+		x.entries[id] = e
+		x.look(t.Agent)
+		e.inPool = x.forest(t.Pool).group(key)
+		if !c.rules.protected[t.Pool] {
+			e.inAll = x.all.group(key)
+		}
+		items = append(items, e.item)
+	}
+	heap.Init(&x.fresh)
+	slices.SortFunc(items, func(a, b item) int { return a.compare(&b) })
+	parts := map[*group][]item{}
+	for i := range items {
+		e := items[i].e
+		parts[e.inPool] = append(parts[e.inPool], items[i])
+		if e.inAll != nil {
+			parts[e.inAll] = append(parts[e.inAll], items[i])
+		}
+	}
+	for g, part := range parts {
+		g.fill(part, c.sizes.cell)
+	}
 }
 
 // touch notes that a task has changed.
@@ -187,7 +220,41 @@ func (x *index) place(id ID, now Time) {
 		}
 		return
 	}
-	e := &entry{task: t, id: id, name: t.Name, agentID: t.Agent, pool: t.Pool}
+	e, key := x.describe(t, now)
+	if key.fresh && (old == nil || !old.inPool.fresh || old.item.start != t.Start) {
+		heap.Push(&x.fresh, freshTask{t.Start, id})
+	}
+	protected := x.core.rules.protected[t.Pool]
+	at := &entry{}
+	if old != nil {
+		if agent := old.agentID; agent != t.Agent {
+			x.look(agent)
+		}
+		i := &old.item
+		if old.name == e.name && old.pool == e.pool && i.priority == e.item.priority && i.start == e.item.start && i.end == e.item.end &&
+			i.gives == e.item.gives && old.inPool.groupKey == key && (old.inAll == nil) == protected {
+			old.task, old.agent, old.agentID = t, e.agent, t.Agent
+			x.look(t.Agent)
+			return
+		}
+		x.remove(old)
+		at = old
+	}
+	*at = e
+	at.item.e = at
+	x.entries[id] = at
+	if !protected {
+		at.inAll = x.all.group(key)
+		at.inAll.insert(at.item, x.core.sizes.cell)
+	}
+	at.inPool = x.forest(t.Pool).group(key)
+	at.inPool.insert(at.item, x.core.sizes.cell)
+	x.look(t.Agent)
+}
+
+// describe says how a task is indexed, and among which.
+func (x *index) describe(t *Task, now Time) (entry, groupKey) {
+	e := entry{task: t, id: t.ID, name: t.Name, agentID: t.Agent, pool: t.Pool}
 	pool, known := x.core.pools[t.Pool]
 	key := groupKey{class: x.classOf(t.Labels), cluster: pool.Cluster, waiting: t.Start == 0}
 	if a := x.core.agents[t.Agent]; a != nil && known && a.Settled && a.Pool == t.Pool && !a.Gives.IsZero() && len(x.core.on[t.Agent]) == 1 {
@@ -196,48 +263,21 @@ func (x *index) place(id ID, now Time) {
 	}
 	if least := Time(x.core.policy.MinRuntimeSeconds); least > 0 && t.Start > 0 && now-t.Start < least {
 		key.fresh = true
-		if old == nil || !old.inPool.fresh || old.item.start != t.Start {
-			heap.Push(&x.fresh, freshTask{t.Start, id})
-		}
 	}
 	e.item.priority, e.item.start = t.Priority, t.Start
 	if t.Estimate > 0 {
 		e.item.end = t.Start + t.Estimate
 	}
-	protected := x.core.rules.protected[t.Pool]
-	if old != nil {
-		agent := old.agentID
-		i := &old.item
-		if old.name == e.name && old.pool == e.pool && i.priority == e.item.priority && i.start == e.item.start && i.end == e.item.end &&
-			i.gives == e.item.gives && old.inPool.groupKey == key && (old.inAll == nil) == protected {
-			old.task, old.agent, old.agentID = t, e.agent, t.Agent
-			if agent != t.Agent {
-				x.look(agent)
-			}
-			x.look(t.Agent)
-			return
-		}
-		x.remove(old)
-		if agent != t.Agent {
-			x.look(agent)
-		}
-		*old = *e
-		e = old
-	}
-	e.item.e = e
-	x.entries[id] = e
-	if !protected {
-		e.inAll = x.all.group(key)
-		e.inAll.insert(e.item, x.core.sizes.cell)
-	}
-	f := x.pools[t.Pool]
+	return e, key
+}
+
+func (x *index) forest(pool string) *forest {
+	f := x.pools[pool]
 	if f == nil {
 		f = &forest{}
-		x.pools[t.Pool] = f
+		x.pools[pool] = f
 	}
-	e.inPool = f.group(key)
-	e.inPool.insert(e.item, x.core.sizes.cell)
-	x.look(t.Agent)
+	return f
 }
 
 // look decides whether an agent has to be looked at by itself.
@@ -265,18 +305,22 @@ func (x *index) remove(e *entry) {
 
 // classOf keeps of the labels only values the rules name.
 func (x *index) classOf(l Labels) *class {
-	kept := Labels{}
-	var key string
+	var buf [64]byte
+	key := buf[:0]
 	for _, rule := range x.core.rules.labels {
 		if v, has := l[rule.key]; has && rule.named[v] {
-			kept[rule.key] = v
-			key += rule.key + "\x00" + v + "\x00"
+			key = append(append(append(append(key, rule.key...), 0), v...), 0)
 		}
 	}
-	k := x.classes[key]
+	k := x.classes[string(key)]
 	if k == nil {
-		k = &class{kept}
-		x.classes[key] = k
+		k = &class{Labels{}}
+		for _, rule := range x.core.rules.labels {
+			if v, has := l[rule.key]; has && rule.named[v] {
+				k.labels[rule.key] = v
+			}
+		}
+		x.classes[string(key)] = k
 	}
 	return k
 }
@@ -341,7 +385,7 @@ func (g *group) insert(it item, most int) {
 	}
 	c.insert(it)
 	if c.mixed && c.n > most {
-		g.split(f)
+		g.split(f, most)
 	}
 }
 
@@ -357,20 +401,62 @@ func (g *group) remove(it item, most int) {
 		for _, c := range g.cells {
 			c.each(func(it *item) { all = append(all, *it) })
 		}
-		g.reset()
-		for _, it := range all {
-			g.insert(it, most)
-		}
+		slices.SortFunc(all, func(a, b item) int { return a.compare(&b) })
+		g.fill(all, most)
 	}
 }
 
-// split halves a cell in the resource in which it is widest, if that halves it.
-func (g *group) split(f *fork) {
+// fill puts items, in order, into an empty group.
+func (g *group) fill(items []item, most int) {
+	g.n, g.cells = len(items), nil
+	g.top = g.grow(items, most)
+}
+
+// grow makes cells of items in order.
+func (g *group) grow(items []item, most int) *fork {
+	if len(items) > most && mixed(items) {
+		d, at := border(items)
+		var lo, hi []item
+		for i := range items {
+			if items[i].gives[d] < at {
+				lo = append(lo, items[i])
+			} else {
+				hi = append(hi, items[i])
+			}
+		}
+		return &fork{dim: d, at: at, lo: g.grow(lo, most), hi: g.grow(hi, most)}
+	}
+	c := &cell{tree: treeOf(items), mixed: mixed(items)}
+	g.cells = append(g.cells, c)
+	return &fork{cell: c}
+}
+
+// split makes several cells of one, if it holds different shapes.
+func (g *group) split(f *fork, most int) {
 	items := make([]item, 0, f.cell.n)
 	f.cell.each(func(it *item) { items = append(items, *it) })
+	if !mixed(items) {
+		f.cell.mixed = false
+		return
+	}
+	g.cells = slices.DeleteFunc(g.cells, func(c *cell) bool { return c == f.cell })
+	*f = *g.grow(items, most)
+}
+
+// border is where to halve items of different shapes: in the resource in which
+// they are widest, if that halves them, between the values nearest to the middle.
+func border(items []item) (dim int, at int64) {
+	if len(items) > 10_000 { // a few of them show it as well
+		some := make([]item, 0, 1_024)
+		for i := 0; i < len(items); i += len(items)/1_000 + 1 {
+			some = append(some, items[i])
+		}
+		if mixed(some) {
+			items = some
+		}
+	}
 	values := make([]int64, len(items))
-	best, width := -1, 0.0
-	var at int64
+	width := 0.0
 	for d := range (shape{}) {
 		for i := range items {
 			values[i] = items[i].gives[d]
@@ -380,12 +466,11 @@ func (g *group) split(f *fork) {
 		if low == high {
 			continue
 		}
-		// The nearest border between different values to the middle.
-		mid := values[len(values)/2]
-		left, _ := slices.BinarySearch(values, mid)
-		right, _ := slices.BinarySearch(values, mid+1)
+		half := len(values) / 2
+		left, _ := slices.BinarySearch(values, values[half])
+		right, _ := slices.BinarySearch(values, values[half]+1)
 		border := left
-		if left == 0 || right < len(values) && right-len(values)/2 < len(values)/2-left {
+		if left == 0 || right < len(values) && right-half < half-left {
 			border = right
 		}
 		ratio := math.Log(float64(high+1) / float64(low+1))
@@ -393,25 +478,10 @@ func (g *group) split(f *fork) {
 			ratio /= 100 // lopsided: only if there is nothing better
 		}
 		if ratio > width {
-			best, width, at = d, ratio, values[border]
+			dim, width, at = d, ratio, values[border]
 		}
 	}
-	if best < 0 {
-		f.cell.mixed = false
-		return
-	}
-	var lo, hi []item
-	for i := range items {
-		if items[i].gives[best] < at {
-			lo = append(lo, items[i])
-		} else {
-			hi = append(hi, items[i])
-		}
-	}
-	left, right := &cell{tree: treeOf(lo), mixed: mixed(lo)}, &cell{tree: treeOf(hi), mixed: mixed(hi)}
-	g.cells[slices.Index(g.cells, f.cell)] = left
-	g.cells = append(g.cells, right)
-	f.dim, f.at, f.lo, f.hi, f.cell = best, at, &fork{cell: left}, &fork{cell: right}, nil
+	return dim, at
 }
 
 func mixed(items []item) bool {
