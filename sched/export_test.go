@@ -3,7 +3,7 @@ package sched
 import "math"
 
 // ByIndex makes a core use its index however few tasks there are.
-func (c *Core) ByIndex(cell, vain int) { c.sizes = sizes{scan: 1, cell: cell, vain: vain} }
+func (c *Core) ByIndex(cell, vain int) { c.sizes = sizes{scan: 1, cell: cell, vain: vain, step: 3} }
 
 // ByScan makes a core look at everything: the specification.
 func (c *Core) ByScan() { c.sizes = sizes{scan: math.MaxInt} }

@@ -25,6 +25,8 @@ type index struct {
 	all     forest
 	pools   map[string]*forest
 	classes map[string]*class
+	rules   int             // counts changes of the label rules
+	behind  []ID            // tasks whose class may be one of earlier label rules
 	odd     map[ID]struct{} // agents with several tasks, or one of another pool: looked at one by one
 	now     Time            // when it was last asked
 	fresh   freshHeap       // tasks that were in their minimum runtime, first start first
@@ -46,7 +48,10 @@ type entry struct {
 }
 
 // class are label values about which the policy says the same.
-type class struct{ labels Labels }
+type class struct {
+	labels Labels
+	rules  int // by which; see index
+}
 
 type groupKey struct {
 	class   *class
@@ -88,9 +93,10 @@ type sizes struct {
 	scan int // below so many tasks everything is looked at
 	cell int // above so many, a cell of different shapes is split
 	vain int // after so many looked at in vain, and a few per cent of all, a scan is as good
+	step int // so many tasks at a time follow new label rules
 }
 
-var usualSizes = sizes{scan: 1_000, cell: 2_000, vain: 4_000}
+var usualSizes = sizes{scan: 1_000, cell: 2_000, vain: 4_000, step: 100}
 
 // ready returns the index as of now; nil when there are so few tasks that a scan is as good.
 func (c *Core) ready(now Time) *index {
@@ -177,14 +183,20 @@ func (c *Core) touchPool(name string) {
 }
 
 // repolicy notes what a new policy changes. Thresholds and weights change
-// nothing; protected pools move; other label rules mean another index.
+// nothing; protected pools move; with other label rules, tasks get other classes
+// little by little, and until then count as what they might be.
 func (c *Core) repolicy(old *rules) {
 	if c.index == nil {
 		return
 	}
 	if !reflect.DeepEqual(old.labels, c.rules.labels) {
-		c.index = nil
-		return
+		x := c.index
+		x.rules++
+		x.classes = map[string]*class{}
+		x.behind = x.behind[:0]
+		for id := range x.entries {
+			x.behind = append(x.behind, id)
+		}
 	}
 	for name := range c.index.pools {
 		if old.protected[name] != c.rules.protected[name] {
@@ -201,6 +213,11 @@ func (x *index) update(now Time) {
 	}
 	for _, id := range x.dirty {
 		x.place(id, now)
+	}
+	for range min(len(x.behind), x.core.sizes.step) {
+		last := len(x.behind) - 1
+		x.place(x.behind[last], now)
+		x.behind = x.behind[:last]
 	}
 	if cap(x.dirty) > 10_000 {
 		x.dirty = nil
@@ -314,7 +331,7 @@ func (x *index) classOf(l Labels) *class {
 	}
 	k := x.classes[string(key)]
 	if k == nil {
-		k = &class{Labels{}}
+		k = &class{Labels{}, x.rules}
 		for _, rule := range x.core.rules.labels {
 			if v, has := l[rule.key]; has && rule.named[v] {
 				k.labels[rule.key] = v

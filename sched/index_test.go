@@ -97,7 +97,9 @@ func (h *history) labels() Labels {
 
 func (h *history) policy(p Policy) Policy {
 	one := func(values ...int) int { return values[h.IntN(len(values))] }
-	switch h.IntN(8) {
+	switch h.IntN(9) {
+	case 7:
+		return p // the same again
 	case 0:
 		p.MinRuntimeSeconds = Milli(one(0, 0, 5_000, 60_000))
 	case 1:
@@ -109,7 +111,8 @@ func (h *history) policy(p Policy) Policy {
 	case 4:
 		p.LabelPreemptionRules = []map[string]map[string][]string{
 			nil, {"tier": {"a": {"b"}, "b": {"c"}}, "user": {"a": {"c"}}}, {"tier": {"c": {"a", "x"}}},
-		}[h.IntN(3)]
+			{"tier": {"a": {"b", "c"}}, "other": {"x": {"b"}}},
+		}[h.IntN(4)]
 	case 5:
 		p.EnableCrossPoolPreemption, p.EnableLabelPreemption = h.IntN(4) > 0, h.IntN(4) > 0
 	case 6:

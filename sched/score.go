@@ -123,6 +123,11 @@ func (r *rules) outranks(a, b Labels) (key, by, over string, ok bool) {
 	return "", "", "", false
 }
 
+// mayOutrank reports whether labels stand above any others at all.
+func (r *rules) mayOutrank(l Labels) bool {
+	return slices.ContainsFunc(r.labels, func(rule labelRule) bool { return len(rule.over[l[rule.key]]) > 0 })
+}
+
 // newcomer is an incoming task with what must be known of it for every judgement.
 type newcomer struct {
 	Incoming

@@ -41,6 +41,7 @@ type source struct {
 	waiting bool
 	all     bool // from the forest of all pools: the newcomer's own is elsewhere
 	loose   bool // shapes say nothing
+	vague   bool // of a class of earlier label rules: scores are upper bounds
 }
 
 // open is a subtree, or a task, and the best score that may be there.
@@ -94,12 +95,16 @@ func (s *search) add(f *forest, all bool) {
 		if g.fresh || g.waiting && r.MinRuntimeSeconds > 0 || s.deciding && (!g.takable || g.cluster != s.cluster) {
 			continue
 		}
-		if g.class != last {
+		vague := g.class.rules != s.x.rules
+		switch {
+		case vague:
+			last, byLabel, outranked = nil, r.mayOutrank(s.n.Labels), false
+		case g.class != last:
 			last = g.class
 			_, _, _, byLabel = r.outranks(s.n.Labels, last.labels)
 			_, _, _, outranked = r.outranks(last.labels, s.n.Labels)
 		}
-		src := source{byLabel: byLabel, waiting: g.waiting, all: all}
+		src := source{byLabel: byLabel, waiting: g.waiting, all: all, vague: vague}
 		switch {
 		case byLabel:
 			src.highest = maxPriority
@@ -209,6 +214,11 @@ func (s *search) next() (*entry, Candidate, bool) {
 			continue
 		}
 		if v, safe := s.x.core.judge(s.n, o.e.task, o.e.pool); safe == "" {
+			if src.vague && v.Score < o.score {
+				o.score = v.Score
+				s.push(o)
+				continue
+			}
 			return o.e, v, true
 		}
 		s.vain()
