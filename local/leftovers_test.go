@@ -114,7 +114,8 @@ func TestKilledServerLeavesNoProcessAndACleanDatabase(t *testing.T) {
 	dir := filepath.Join(openTempDir(t), "postgres")
 	owner, run := startOwner(t, "postgres", dir)
 	mark := RunVariable + "=" + run
-	if got := len(marked(mark, nil)); got < 3 {
+	// The stranger and the postmaster; its backends write their titles over theirs.
+	if got := len(marked(mark, nil)); got < 2 {
 		t.Fatalf("only %d processes carry the mark: the test sees nothing", got)
 	}
 	if err := owner.Process.Kill(); err != nil {
