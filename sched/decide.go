@@ -96,11 +96,21 @@ func (c *Core) fits(request Resources, pool *Pool) (best NodeID, fits bool) {
 		if !node.Room.Covers(request) {
 			continue
 		}
-		if waste := thousandths(node.Room.Sub(request), node.Total); !fits || waste < least {
+		if waste := wasted(node, request); !fits || waste < least {
 			best, least, fits = node.ID, waste, true
 		}
 	}
 	return best, fits || len(nodes) == 0
+}
+
+// wasted is thousandths of what the request leaves on the node.
+func wasted(node *Node, request Resources) int64 {
+	room, total := &node.Room, &node.Total
+	sum := share(room.CPU-request.CPU, total.CPU) + share(room.GPU-request.GPU, total.GPU) + share(room.Memory-request.Memory, total.Memory)
+	for _, a := range total.Other {
+		sum += share(room.Get(a.Name)-request.Get(a.Name), a.Value)
+	}
+	return sum
 }
 
 func refuse(r Refusal) Decision { return Decision{Outcome: Refuse, Refusal: r} }

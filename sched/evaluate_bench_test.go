@@ -19,6 +19,7 @@ type load struct {
 	pools int
 	alike bool // a few shapes, as people ask for them
 	nodes int
+	all   *Nodes
 }
 
 func (l *load) shape() Resources {
@@ -53,11 +54,9 @@ func newLoad(tasks, pools, nodes int, alike bool) *load {
 	p := DefaultPolicy()
 	p.LabelPreemptionRules = map[string]map[string][]string{"tier": {"gold": {"bronze"}}}
 	p.ProtectedPools = []string{l.pool(0)}
-	all := NewNodes()
-	for i := range nodes {
-		all.Put(Node{ID: NodeID(fmt.Sprintf("node-%03d", i)), Cluster: "local", Total: Resources{CPU: 1e9, GPU: 1e9, Memory: 1e9}})
-	}
-	l.core = NewCore(p, all)
+	l.all = NewNodes()
+	l.room(Resources{})
+	l.core = NewCore(p, l.all)
 	for i := range pools {
 		l.core.PutPool(pool(l.pool(i), Resources{}, Resources{CPU: 1e12, GPU: 1e12, Memory: 1e12}))
 	}
@@ -67,6 +66,13 @@ func newLoad(tasks, pools, nodes int, alike bool) *load {
 		l.core.PutTask(t)
 	}
 	return l
+}
+
+// room is what every node has left.
+func (l *load) room(r Resources) {
+	for i := range l.nodes {
+		l.all.Put(Node{ID: NodeID(fmt.Sprintf("node-%03d", i)), Cluster: "local", Room: r, Total: Resources{CPU: 1e9, GPU: 1e9, Memory: 1e9}})
+	}
 }
 
 // newcomer asks for something easy or hard to find.
@@ -148,6 +154,7 @@ func BenchmarkEvaluate(b *testing.B) {
 					in.Request = Resources{CPU: 64_000 * 2}
 				}
 			}))
+			run("admit", decide(func(in *Incoming) { in.Request = Resources{} }))
 			run("nobody", decide(func(in *Incoming) { in.Priority, in.Labels = -1_000_000, nil }))
 			run("update", func() func() {
 				t, a := l.task(l.IntN(size.tasks))

@@ -154,6 +154,9 @@ func (x *index) build(now Time) {
 // touch notes that a task has changed.
 func (c *Core) touch(id ID) {
 	if c.index != nil {
+		if d := c.index.dirty; len(d) > 0 && d[len(d)-1] == id {
+			return
+		}
 		c.index.dirty = append(c.index.dirty, id)
 		if len(c.index.dirty) > 100_000 {
 			c.index.update(c.index.now)

@@ -284,6 +284,22 @@ func TestIndexAgreesWithScan(t *testing.T) {
 	t.Log(outcomes)
 }
 
+// What fits is admitted without garbage, however many tasks run.
+func TestAdmissionAllocatesNothing(t *testing.T) {
+	l := newLoad(2_000, 8, 100, true)
+	for i := range l.pools {
+		l.core.PutPool(pool(l.pool(i), plenty, plenty))
+	}
+	l.room(plenty)
+	in := Incoming{ID: id(1 << 40), Name: "newcomer", Pool: l.pool(1), Request: cpu(1)}
+	if d := l.core.Decide(in, later); d.Outcome != Admit || d.Node == "" {
+		t.Fatalf("%+v", d)
+	}
+	if n := testing.AllocsPerRun(100, func() { l.core.Decide(in, later) }); n > 0 {
+		t.Errorf("%v allocations", n)
+	}
+}
+
 func FuzzIndexAgreesWithScan(f *testing.F) {
 	f.Add(uint64(1))
 	f.Fuzz(func(t *testing.T, seed uint64) {

@@ -191,15 +191,16 @@ func (p *problem) bestNode(taken []seat) NodeID {
 // thousandths adds up, over the resources of total, how many thousandths of it are
 // free: a simple measure of distance between unlike amounts.
 func thousandths(free, total Resources) (sum int64) {
-	share := func(f, of int64) int64 {
-		if f > 0 && of > 0 {
-			return 1000 * min(f, of) / of
-		}
-		return 0
-	}
 	sum = share(free.CPU, total.CPU) + share(free.GPU, total.GPU) + share(free.Memory, total.Memory)
 	for _, a := range total.Other {
 		sum += share(free.Get(a.Name), a.Value)
 	}
 	return sum
+}
+
+func share(f, of int64) int64 {
+	if f > 0 && of > 0 {
+		return 1000 * min(f, of) / of
+	}
+	return 0
 }
