@@ -76,12 +76,13 @@ type Refusal struct {
 	Message    string         `json:"message"`
 	Missing    Units          `json:"missing" doc:"What stays missing when everything that may be preempted is gone."`
 	Considered int            `json:"considered" doc:"Live tasks looked at."`
+	Counted    bool           `json:"counted" doc:"False when there are too many tasks to count for an answer in time: eligible and safe then say nothing."`
 	Eligible   int            `json:"eligible" doc:"Those that may be preempted."`
 	Safe       map[string]int `json:"safe" doc:"The others by why they are safe: protected, below_threshold, outranks_by_label, cross_pool_off, below_min_score, preempted_it, too_often, too_fresh, pool_rate, unmanaged, unsettled, other_cluster, shares_agent."`
 }
 
 func refusalDoc(r sched.Refusal) *Refusal {
-	out := &Refusal{Code: string(r.Code), Message: r.Message, Missing: Units(r.Short), Considered: r.Considered, Eligible: r.Eligible, Safe: map[string]int{}}
+	out := &Refusal{Code: string(r.Code), Message: r.Message, Missing: Units(r.Short), Considered: r.Considered, Counted: !r.Uncounted, Eligible: r.Eligible, Safe: map[string]int{}}
 	for name, n := range map[string]int{
 		"protected": r.Protected, "below_threshold": r.BelowThreshold, "outranks_by_label": r.OutrankByLabel, "cross_pool_off": r.CrossPoolOff,
 		"below_min_score": r.BelowMinScore, "preempted_it": r.PreemptedIt, "too_often": r.TooOften, "too_fresh": r.TooFresh, "pool_rate": r.PoolRate,
