@@ -9,6 +9,7 @@ import (
 
 	"github.com/schedulemesh/schedulemesh/bridge"
 	"github.com/schedulemesh/schedulemesh/ledger"
+	"github.com/schedulemesh/schedulemesh/sched"
 )
 
 // launch makes the agent of a reserved row and calls its entry.
@@ -89,7 +90,7 @@ func (p *Pool) started(j ledger.Job, spec *ledger.Spec, s bridge.Launched, began
 	took := time.Since(began)
 	err := p.report("started", func() error {
 		return p.l.Started(p.ctx, j.UID, j.Attempt, ledger.Started{ActorName: s.ActorName, RayNS: s.RayNamespace, ActorID: s.ActorID,
-			Node: nodeID(s.NodeID), PID: s.PID, Warm: s.Warm, Launch: took})
+			Node: sched.NodeID(s.NodeID), PID: s.PID, Warm: s.Warm, Launch: took})
 	})
 	if err != nil {
 		return // somebody stopped or took it meanwhile, and removes the agent

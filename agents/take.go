@@ -11,8 +11,6 @@ import (
 	"github.com/schedulemesh/schedulemesh/sched"
 )
 
-func nodeID(s string) sched.NodeID { return sched.NodeID(s) }
-
 // stop removes the agent of a stopping row and says so once it was seen gone.
 func (p *Pool) stop(j ledger.Job) {
 	if !p.kill(j.LaunchID) {

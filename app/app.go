@@ -117,7 +117,6 @@ func New(ctx context.Context, cfg Config) (a *App, err error) {
 	if a.pool, err = pgxpool.New(ctx, cfg.DatabaseURL); err != nil {
 		return nil, databaseError(err)
 	}
-	// Taken before the ledger, so that nobody believes this server's leases abandoned.
 	a.ledger, err = ledger.Open(ctx, a.pool, ledger.Options{SingleTransactions: cfg.SingleTransactions, Metrics: ledger.NewMetrics(a.registry), Logger: cfg.Logger,
 		Jobs: func(jobs []ledger.Job) { a.agents.Enqueue(jobs) }})
 	if err != nil {

@@ -314,14 +314,8 @@ func (l *Ledger) Submit(ctx context.Context, ns string, s Submission) (Task, err
 		return Task{}, err
 	}
 	a := &admission{uid: newID(), ns: ns, kind: KindTask, sub: s, hash: s.fingerprint()}
-	err := l.lane.submit(ctx, &call{plan: planAdmission(a), do: func(b *batch) error { return b.submit(a) }})
+	err := l.lane.submit(ctx, &call{plan: poolOf(ns, s.Pool), do: func(b *batch) error { return b.submit(a) }})
 	return a.task, err
-}
-
-// planAdmission predicts the pools an admission touches: its own, and where the
-// core would take victims from right now.
-func planAdmission(a *admission) func(*book) []*pool {
-	return func(b *book) []*pool { return poolOf(a.ns, a.sub.Pool)(b) }
 }
 
 // on runs do on a live task of a namespace, under the locks it needs.
@@ -488,7 +482,7 @@ func (l *Ledger) Preempt(ctx context.Context, ns string, p PreemptRequest) (Pree
 	var uid sched.ID
 	var ch <-chan struct{}
 	var unwatch func()
-	t, err := l.on(ctx, ns, taskID, func(b *batch, r *row) error {
+	_, err := l.on(ctx, ns, taskID, func(b *batch, r *row) error {
 		if p.AgentName != "" && r.agentName != p.AgentName {
 			return refuse(ErrWrongState, "task %q runs on agent %q, not on %q", r.taskID, r.agentName, p.AgentName)
 		}
@@ -502,7 +496,6 @@ func (l *Ledger) Preempt(ctx context.Context, ns string, p PreemptRequest) (Pree
 	if unwatch != nil {
 		defer unwatch()
 	}
-	_ = t
 	if err != nil {
 		return Preemption{}, err
 	}
@@ -609,7 +602,7 @@ func (l *Ledger) CreateAgent(ctx context.Context, ns string, a AgentSubmission) 
 		return Agent{}, err
 	}
 	adm := &admission{uid: newID(), ns: ns, kind: KindAgent, sub: s}
-	err := l.lane.submit(ctx, &call{plan: planAdmission(adm), do: func(b *batch) error { return b.submit(adm) }})
+	err := l.lane.submit(ctx, &call{plan: poolOf(ns, s.Pool), do: func(b *batch) error { return b.submit(adm) }})
 	if err != nil {
 		return Agent{}, err
 	}

@@ -40,12 +40,10 @@ type undo struct {
 }
 
 type insert struct {
-	row  *row
-	spec *Spec
-	sub  insertExtra
+	row   *row
+	spec  *Spec
+	actor string
 }
-
-type insertExtra struct{ actor string }
 
 type loanKey struct {
 	lender, borrower int64
@@ -95,7 +93,7 @@ func (b *batch) add(r *row, spec *Spec, actor string) {
 	b.need(r.pool)
 	b.rowsSeen[r] = len(b.journal)
 	b.journal = append(b.journal, undo{row: r, inserted: true})
-	b.inserts = append(b.inserts, insert{row: r, spec: spec, sub: insertExtra{actor}})
+	b.inserts = append(b.inserts, insert{row: r, spec: spec, actor: actor})
 	b.index(r)
 }
 

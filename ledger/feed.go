@@ -223,20 +223,6 @@ func (l *Ledger) Events(ctx context.Context, ns string, after int64, limit int) 
 	return l.feed.read(ctx, ns, after, upto, pageSize(limit))
 }
 
-// LatestEvents gives the newest events of a namespace, newest first.
-func (l *Ledger) LatestEvents(ctx context.Context, ns string, limit int) ([]Event, error) {
-	rows, err := l.q.LatestEvents(ctx, dbgen.LatestEventsParams{Namespace: ns, RowLimit: int32(pageSize(limit))})
-	if err != nil {
-		return nil, l.lane.outward(err)
-	}
-	out := make([]Event, 0, len(rows))
-	for _, e := range rows {
-		out = append(out, Event{ID: e.ID, At: e.At, Namespace: e.Namespace, TaskUID: e.TaskUid.Bytes, TaskID: e.TaskID, Pool: e.PoolName, Attempt: int(e.Attempt),
-			Type: e.Type, Actor: e.Actor, Code: e.Code, Message: e.Message, Detail: e.Detail, PolicyVersion: int(e.PolicyVersion)})
-	}
-	return out, nil
-}
-
 // Subscribe follows events after an id, or from now on when after is 0; ns "" is
 // all namespaces. The channel is closed when ctx ends, or when the reader is so slow
 // that thousands wait for it: it then subscribes again from the last id it has.

@@ -351,6 +351,24 @@ func TestVictimsComeBackWhenTheirPreemptorCannotLaunch(t *testing.T) {
 	w.verified()
 }
 
+func TestVictimsComeBackEvenWhenTheServerDiedBeforeTheirPreemptorFailed(t *testing.T) {
+	t.Parallel()
+	w := open(t)
+	w.makePool("a", 2)
+	w.run(sub("low", "a", 2, 1)) // on_preempted: stop
+	w.submit(sub("high", "a", 2, 9))
+	w.act(w.next(ledger.JobTake))
+	j := w.next(ledger.JobLaunch)
+	w.Close()
+	w = reopen(t, w.db)
+	w.must(w.LaunchFailed(t.Context(), j.UID, j.Attempt, "constructor_failed", "ValueError: no"))
+	w.settle()
+	if back := w.state("low", ledger.Running); back.Attempt != 2 {
+		t.Fatalf("attempt %d, want 2", back.Attempt)
+	}
+	w.verified()
+}
+
 func TestTheSameBodyIsTheSameTaskAnotherBodyIsAConflict(t *testing.T) {
 	t.Parallel()
 	w := open(t)

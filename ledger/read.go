@@ -481,26 +481,6 @@ func (l *Ledger) Stats(ctx context.Context, ns string) (Stats, error) {
 	return s, err
 }
 
-// HourCount is how many preemptions of one reason were decided in an hour.
-type HourCount struct {
-	Hour   time.Time
-	Reason string
-	N      int
-}
-
-// PreemptionsPerHour counts preemptions since a time, by hour and reason.
-func (l *Ledger) PreemptionsPerHour(ctx context.Context, ns string, since time.Time) ([]HourCount, error) {
-	rows, err := l.q.PreemptionsPerHour(ctx, dbgen.PreemptionsPerHourParams{Namespace: ns, Since: since})
-	if err != nil {
-		return nil, l.lane.outward(err)
-	}
-	out := make([]HourCount, 0, len(rows))
-	for _, r := range rows {
-		out = append(out, HourCount{Hour: r.Hour, Reason: r.Reason, N: int(r.N)})
-	}
-	return out, nil
-}
-
 // Verify recomputes every balance from tasks and loans and describes each difference.
 func (l *Ledger) Verify(ctx context.Context) ([]string, error) { return Verify(ctx, l.pool) }
 

@@ -30,7 +30,7 @@ func (l *Ledger) Started(ctx context.Context, uid sched.ID, attempt int, s Start
 
 // LaunchFailed releases a reservation whose agent did not come up; victims it took come back.
 func (l *Ledger) LaunchFailed(ctx context.Context, uid sched.ID, attempt int, code, message string) error {
-	revive, plan, err := l.revivals(ctx, uid, attempt)
+	revive, plan, err := l.revivals(ctx, uid)
 	if err != nil {
 		return l.lane.outward(err)
 	}
@@ -45,7 +45,7 @@ func (l *Ledger) LaunchFailed(ctx context.Context, uid sched.ID, attempt int, co
 
 // Gone says that the agent of a stopping or preempting row was seen gone.
 func (l *Ledger) Gone(ctx context.Context, uid sched.ID, attempt int) error {
-	revive, plan, err := l.revivals(ctx, uid, attempt)
+	revive, plan, err := l.revivals(ctx, uid)
 	if err != nil {
 		return l.lane.outward(err)
 	}
@@ -62,18 +62,26 @@ func (l *Ledger) Gone(ctx context.Context, uid sched.ID, attempt int) error {
 
 // revivals are the tasks an attempt took, which come back if it cannot run, and the
 // plan that locks their pools too.
-func (l *Ledger) revivals(ctx context.Context, uid sched.ID, attempt int) ([]sched.ID, func(*book) []*pool, error) {
-	var took []sched.ID
+func (l *Ledger) revivals(ctx context.Context, uid sched.ID) ([]sched.ID, func(*book) []*pool, error) {
+	attempt := 0
 	if err := l.lane.look(ctx, func(b *book) {
 		if r := b.rows[uid]; r != nil && r.started.IsZero() && r.state != Preempting {
-			took = r.took
+			attempt = r.attempt
 		}
 	}); err != nil {
 		return nil, nil, err
 	}
-	_ = attempt
-	if took == nil {
+	if attempt == 0 {
 		return nil, uidOf(uid), nil
+	}
+	// Asked of the database, not of the book: another server may have seen them go.
+	handed, err := l.q.HandedOver(ctx, dbgen.HandedOverParams{PreemptorUid: pgUUID(uid), Attempt: int32(attempt)})
+	if err != nil || len(handed) == 0 {
+		return nil, uidOf(uid), err
+	}
+	took := make([]sched.ID, len(handed))
+	for i, h := range handed {
+		took[i] = h.VictimUid.Bytes
 	}
 	found, err := l.q.TasksByUID(ctx, pgUUIDs(took))
 	if err != nil {

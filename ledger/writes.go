@@ -151,7 +151,7 @@ func (b *batch) flush(ctx context.Context) *pgx.Batch {
 			a.OnPreempteds = append(a.OnPreempteds, r.onPreempted)
 			a.OnFailures = append(a.OnFailures, r.onFailure)
 			a.MaxAttemptss = append(a.MaxAttemptss, int32(r.maxAttempts))
-			a.Actors = append(a.Actors, in.sub.actor)
+			a.Actors = append(a.Actors, in.actor)
 			a.ActorIds = append(a.ActorIds, r.actorID)
 			a.Pids = append(a.Pids, int32(r.pid))
 			a.Attempts = append(a.Attempts, int32(r.attempt))
@@ -228,7 +228,7 @@ func (b *batch) flush(ctx context.Context) *pgx.Batch {
 		must(s.queue(ctx, q))
 	}
 	if len(b.events) > 0 {
-		must(q.InsertEvents(ctx, b.eventParams()))
+		must(q.InsertEvents(ctx, eventParams(b.events, b.spaces)))
 	}
 	return out
 }
@@ -274,8 +274,6 @@ func (b *batch) queueUpdates(ctx context.Context, q *dbgen.Queries, inserted boo
 	u.LeaseOwner, u.LeaseUntil = b.server, b.now.Add(leaseTime)
 	return q.UpdateTasks(ctx, u)
 }
-
-func (b *batch) eventParams() dbgen.InsertEventsParams { return eventParams(b.events, b.spaces) }
 
 func eventParams(events []Event, spaces map[string]*space) dbgen.InsertEventsParams {
 	var a dbgen.InsertEventsParams

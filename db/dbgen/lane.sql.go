@@ -303,15 +303,6 @@ func (q *Queries) LockPools(ctx context.Context, ids []int64) ([]LockPoolsRow, e
 	return items, nil
 }
 
-const notifyChanged = `-- name: NotifyChanged :exec
-SELECT pg_notify('schedulemesh', $1::text)
-`
-
-func (q *Queries) NotifyChanged(ctx context.Context, payload string) error {
-	_, err := q.db.Exec(ctx, notifyChanged, payload)
-	return err
-}
-
 const preemptorRunning = `-- name: PreemptorRunning :exec
 UPDATE preemptions SET running_at = $1::timestamptz WHERE preemptor_uid = $2 AND preemptor_attempt = $3 AND phase <> 'undone'
 `

@@ -435,62 +435,6 @@ func (q *Queries) OpenPreemptions(ctx context.Context) ([]Preemption, error) {
 	return items, nil
 }
 
-const openPreemptionsOf = `-- name: OpenPreemptionsOf :many
-SELECT id, namespace_id, preemptor_uid, preemptor_task, preemptor_pool, preemptor_attempt, victim_uid, victim_task, victim_attempt, agent_uid, agent_name, pool_name, priority, reason, score, explanation, policy_version, phase, taken, loan, cancel_success, cancel_error, save_error, saved_state, actor, decided_at, cancelled_at, saved_at, gone_at, running_at FROM preemptions
-WHERE phase IN ('decided', 'cancelling', 'saving', 'killing') AND namespace_id = $1 ORDER BY id
-`
-
-func (q *Queries) OpenPreemptionsOf(ctx context.Context, namespaceID int64) ([]Preemption, error) {
-	rows, err := q.db.Query(ctx, openPreemptionsOf, namespaceID)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var items []Preemption
-	for rows.Next() {
-		var i Preemption
-		if err := rows.Scan(
-			&i.ID,
-			&i.NamespaceID,
-			&i.PreemptorUid,
-			&i.PreemptorTask,
-			&i.PreemptorPool,
-			&i.PreemptorAttempt,
-			&i.VictimUid,
-			&i.VictimTask,
-			&i.VictimAttempt,
-			&i.AgentUid,
-			&i.AgentName,
-			&i.PoolName,
-			&i.Priority,
-			&i.Reason,
-			&i.Score,
-			&i.Explanation,
-			&i.PolicyVersion,
-			&i.Phase,
-			&i.Taken,
-			&i.Loan,
-			&i.CancelSuccess,
-			&i.CancelError,
-			&i.SaveError,
-			&i.SavedState,
-			&i.Actor,
-			&i.DecidedAt,
-			&i.CancelledAt,
-			&i.SavedAt,
-			&i.GoneAt,
-			&i.RunningAt,
-		); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
-}
-
 const poolByName = `-- name: PoolByName :one
 SELECT id, namespace_id, name, cluster, labels, target_agents, placement_strategy, pg_pool_config, version, created_at, deleted_at FROM pools WHERE namespace_id = $1 AND name = $2 AND deleted_at IS NULL
 `

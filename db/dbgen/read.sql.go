@@ -368,15 +368,6 @@ func (q *Queries) FinishIdempotent(ctx context.Context, arg FinishIdempotentPara
 	return err
 }
 
-const forgetIdempotent = `-- name: ForgetIdempotent :exec
-DELETE FROM idempotency_keys WHERE created_at < $1
-`
-
-func (q *Queries) ForgetIdempotent(ctx context.Context, before time.Time) error {
-	_, err := q.db.Exec(ctx, forgetIdempotent, before)
-	return err
-}
-
 const idempotentAnswer = `-- name: IdempotentAnswer :one
 SELECT fingerprint, status, body, created_at FROM idempotency_keys WHERE namespace_id = $1 AND key = $2
 `
@@ -456,68 +447,6 @@ func (q *Queries) LastEventID(ctx context.Context) (int64, error) {
 	var column_1 int64
 	err := row.Scan(&column_1)
 	return column_1, err
-}
-
-const latestEvents = `-- name: LatestEvents :many
-SELECT e.id, e.at, e.namespace_id, e.task_uid, e.task_id, e.pool_name, e.attempt, e.type, e.actor, e.code, e.message, e.detail, e.policy_version, n.name AS namespace FROM task_events e JOIN namespaces n ON n.id = e.namespace_id
-WHERE n.name = $1 ORDER BY e.id DESC LIMIT $2
-`
-
-type LatestEventsParams struct {
-	Namespace string
-	RowLimit  int32
-}
-
-type LatestEventsRow struct {
-	ID            int64
-	At            time.Time
-	NamespaceID   int64
-	TaskUid       pgtype.UUID
-	TaskID        string
-	PoolName      string
-	Attempt       int32
-	Type          string
-	Actor         string
-	Code          string
-	Message       string
-	Detail        []byte
-	PolicyVersion int32
-	Namespace     string
-}
-
-func (q *Queries) LatestEvents(ctx context.Context, arg LatestEventsParams) ([]LatestEventsRow, error) {
-	rows, err := q.db.Query(ctx, latestEvents, arg.Namespace, arg.RowLimit)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var items []LatestEventsRow
-	for rows.Next() {
-		var i LatestEventsRow
-		if err := rows.Scan(
-			&i.ID,
-			&i.At,
-			&i.NamespaceID,
-			&i.TaskUid,
-			&i.TaskID,
-			&i.PoolName,
-			&i.Attempt,
-			&i.Type,
-			&i.Actor,
-			&i.Code,
-			&i.Message,
-			&i.Detail,
-			&i.PolicyVersion,
-			&i.Namespace,
-		); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
 }
 
 const listAgents = `-- name: ListAgents :many
@@ -1005,35 +934,6 @@ func (q *Queries) PolicyNow(ctx context.Context, namespace string) (Policy, erro
 	return i, err
 }
 
-const poolNames = `-- name: PoolNames :many
-SELECT id, name FROM pools WHERE id = ANY ($1::bigint[])
-`
-
-type PoolNamesRow struct {
-	ID   int64
-	Name string
-}
-
-func (q *Queries) PoolNames(ctx context.Context, ids []int64) ([]PoolNamesRow, error) {
-	rows, err := q.db.Query(ctx, poolNames, ids)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var items []PoolNamesRow
-	for rows.Next() {
-		var i PoolNamesRow
-		if err := rows.Scan(&i.ID, &i.Name); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
-}
-
 const poolsOf = `-- name: PoolsOf :many
 SELECT p.id, p.namespace_id, p.name, p.cluster, p.labels, p.target_agents, p.placement_strategy, p.pg_pool_config, p.version, p.created_at, p.deleted_at FROM pools p JOIN namespaces n ON n.id = p.namespace_id
 WHERE n.name = $1 AND p.deleted_at IS NULL ORDER BY p.name
@@ -1194,43 +1094,6 @@ func (q *Queries) PreemptionOfVictim(ctx context.Context, arg PreemptionOfVictim
 		&i.RunningAt,
 	)
 	return i, err
-}
-
-const preemptionsPerHour = `-- name: PreemptionsPerHour :many
-SELECT date_trunc('hour', decided_at)::timestamptz AS hour, reason, count(*) AS n
-FROM preemptions p WHERE p.namespace_id = (SELECT id FROM namespaces WHERE name = $1) AND p.phase <> 'undone' AND decided_at > $2
-GROUP BY 1, 2 ORDER BY 1
-`
-
-type PreemptionsPerHourParams struct {
-	Namespace string
-	Since     time.Time
-}
-
-type PreemptionsPerHourRow struct {
-	Hour   time.Time
-	Reason string
-	N      int64
-}
-
-func (q *Queries) PreemptionsPerHour(ctx context.Context, arg PreemptionsPerHourParams) ([]PreemptionsPerHourRow, error) {
-	rows, err := q.db.Query(ctx, preemptionsPerHour, arg.Namespace, arg.Since)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var items []PreemptionsPerHourRow
-	for rows.Next() {
-		var i PreemptionsPerHourRow
-		if err := rows.Scan(&i.Hour, &i.Reason, &i.N); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
 }
 
 const queueAhead = `-- name: QueueAhead :one

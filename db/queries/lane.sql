@@ -103,6 +103,3 @@ WHERE victim_uid = @victim_uid AND victim_attempt = @victim_attempt AND phase <>
 
 -- name: PreemptorRunning :exec
 UPDATE preemptions SET running_at = @now::timestamptz WHERE preemptor_uid = @preemptor_uid AND preemptor_attempt = @attempt AND phase <> 'undone';
-
--- name: NotifyChanged :exec
-SELECT pg_notify('schedulemesh', @payload::text);

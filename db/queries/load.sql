@@ -60,10 +60,6 @@ WHERE uid = ANY (@uids::uuid[]);
 -- name: OpenPreemptions :many
 SELECT * FROM preemptions WHERE phase IN ('decided', 'cancelling', 'saving', 'killing') ORDER BY id;
 
--- name: OpenPreemptionsOf :many
-SELECT * FROM preemptions
-WHERE phase IN ('decided', 'cancelling', 'saving', 'killing') AND namespace_id = @namespace_id ORDER BY id;
-
 -- name: HandedOver :many
 -- The victims a preemptor's attempt took, to give back when it cannot be launched.
 SELECT victim_uid, victim_attempt, agent_uid FROM preemptions

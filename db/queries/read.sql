@@ -52,10 +52,6 @@ SELECT e.*, n.name AS namespace FROM task_events e JOIN namespaces n ON n.id = e
 WHERE e.id > @after AND e.id <= @upto AND (@namespace::text = '' OR n.name = @namespace)
 ORDER BY e.id LIMIT @row_limit;
 
--- name: LatestEvents :many
-SELECT e.*, n.name AS namespace FROM task_events e JOIN namespaces n ON n.id = e.namespace_id
-WHERE n.name = @namespace ORDER BY e.id DESC LIMIT @row_limit;
-
 -- name: LastEventID :one
 SELECT coalesce(pg_sequence_last_value(pg_get_serial_sequence('task_events', 'id')::regclass), 0)::bigint;
 
@@ -75,9 +71,6 @@ SELECT name FROM namespaces ORDER BY name;
 -- name: PoolsOf :many
 SELECT p.* FROM pools p JOIN namespaces n ON n.id = p.namespace_id
 WHERE n.name = @namespace AND p.deleted_at IS NULL ORDER BY p.name;
-
--- name: PoolNames :many
-SELECT id, name FROM pools WHERE id = ANY (@ids::bigint[]);
 
 -- name: PolicyNow :one
 SELECT p.* FROM namespaces n JOIN policies p ON p.namespace_id = n.id AND p.version = n.policy_version WHERE n.name = @namespace;
@@ -142,11 +135,6 @@ SELECT * FROM preemptions p WHERE p.victim_uid = @victim_uid AND p.victim_attemp
 SELECT reason, count(*) AS n, count(*) FILTER (WHERE cancel_success = false) AS failed_cancels
 FROM preemptions p WHERE p.namespace_id = (SELECT id FROM namespaces WHERE name = @namespace) AND p.phase <> 'undone' GROUP BY reason;
 
--- name: PreemptionsPerHour :many
-SELECT date_trunc('hour', decided_at)::timestamptz AS hour, reason, count(*) AS n
-FROM preemptions p WHERE p.namespace_id = (SELECT id FROM namespaces WHERE name = @namespace) AND p.phase <> 'undone' AND decided_at > @since
-GROUP BY 1, 2 ORDER BY 1;
-
 -- name: BeginIdempotent :execrows
 INSERT INTO idempotency_keys (namespace_id, key, fingerprint, created_at) VALUES (@namespace_id, @key, @fingerprint, @now) ON CONFLICT DO NOTHING;
 
@@ -158,9 +146,6 @@ UPDATE idempotency_keys SET status = @status, body = @body WHERE namespace_id = 
 
 -- name: DropIdempotent :exec
 DELETE FROM idempotency_keys WHERE namespace_id = @namespace_id AND key = @key;
-
--- name: ForgetIdempotent :exec
-DELETE FROM idempotency_keys WHERE created_at < @before;
 
 -- name: Work :many
 -- Rows that need somebody: in a state that moves by work, and leased to nobody alive.
