@@ -113,7 +113,11 @@ func (p *Postgres) start(ctx context.Context, opts PostgresOptions, as *account)
 		if err == nil {
 			break
 		}
-		if !errors.Is(err, errPortTaken) || opts.Port != 0 || try == 5 {
+		switch {
+		case errors.Is(err, errStillInUse) && try < 5:
+			time.Sleep(500 * time.Millisecond)
+		case errors.Is(err, errPortTaken) && opts.Port == 0 && try < 5:
+		default:
 			return err
 		}
 	}
@@ -312,6 +316,9 @@ func (p *Postgres) ensureData(ctx context.Context, opts PostgresOptions, as *acc
 	return password, os.Rename(staging, p.data)
 }
 
+// errStillInUse: a Postgres that was killed leaves backends, which end by themselves within a moment.
+var errStillInUse = errors.New("a Postgres that was killed has not quite ended")
+
 var errPortTaken = errors.New("the port is taken")
 
 // run starts the server program and returns once it answers.
@@ -371,6 +378,9 @@ func (p *Postgres) run(ctx context.Context, opts PostgresOptions, as *account, p
 		end := lastLines(logPath, 12)
 		if strings.Contains(end, "Address already in use") {
 			return fmt.Errorf("Postgres cannot listen on 127.0.0.1:%d: %w", port, errPortTaken)
+		}
+		if strings.Contains(lastLines(logPath, 3), "pre-existing shared memory block") {
+			return fmt.Errorf("Postgres cannot start in %s: %w; try again", p.data, errStillInUse)
 		}
 		return fmt.Errorf("%w; the end of %s:\n%s", err, logPath, end)
 	}
