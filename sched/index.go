@@ -116,6 +116,12 @@ func (c *Core) ready(now Time) *index {
 	return c.index
 }
 
+// Build brings the index up to date with all that was put, now rather than when
+// the first question is asked: call it when loading is done. It is never needed
+// for a right answer. After a call, and with whatever was put since, questions
+// are answered without a stall.
+func (c *Core) Build(now Time) { c.ready(max(now, 0)) }
+
 // build places all tasks at once.
 func (x *index) build(now Time) {
 	x.now = now
