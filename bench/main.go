@@ -24,8 +24,9 @@ func main() {
 	server := flag.String("server", "bin/server", "the server binary to measure")
 	python := flag.String("python", os.Getenv("SCHEDULEMESH_PYTHON"), "a Python with Ray and the schedulemesh package; default: the one in .venv")
 	seconds := flag.Duration("for", 4*time.Second, "how long each measurement of a rate takes")
+	tasks := flag.Int("tasks", 1_000_000, "how many running tasks a start recovers")
 	rounds := flag.Int("rounds", 3, "how often each is measured, in turns")
-	only := flag.String("only", "", "admission or preemption; default both")
+	only := flag.String("only", "", "admission, recover or preemption; default all")
 	flag.Parse()
 
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -33,13 +34,13 @@ func main() {
 	if *python == "" {
 		*python = filepath.Join(".venv", "bin", "python")
 	}
-	if err := run(ctx, *server, *python, *seconds, *rounds, *only); err != nil {
+	if err := run(ctx, *server, *python, *seconds, *rounds, *tasks, *only); err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(1)
 	}
 }
 
-func run(ctx context.Context, server, python string, each time.Duration, rounds int, only string) error {
+func run(ctx context.Context, server, python string, each time.Duration, rounds, tasks int, only string) error {
 	if _, err := exec.LookPath(server); err != nil {
 		return fmt.Errorf("%s is not there: run `make build` first", server)
 	}
@@ -56,9 +57,14 @@ func run(ctx context.Context, server, python string, each time.Duration, rounds 
 		return err
 	}
 	defer func() { _ = pg.Stop(context.WithoutCancel(ctx)) }()
-	b := &bench{server: server, python: python, postgres: pg.URL(), dir: dir, each: each, rounds: rounds}
+	b := &bench{server: server, python: python, postgres: pg.URL(), dir: dir, each: each, rounds: rounds, tasks: tasks}
 	if only == "" || only == "admission" {
 		if err := b.admission(ctx); err != nil {
+			return err
+		}
+	}
+	if only == "" || only == "recover" {
+		if err := b.recover(ctx); err != nil {
 			return err
 		}
 	}
@@ -74,7 +80,7 @@ type bench struct {
 	postgres       string
 	dir            string
 	each           time.Duration
-	rounds         int
+	rounds, tasks  int
 	made           int
 }
 

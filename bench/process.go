@@ -28,28 +28,46 @@ type served struct {
 	logs bytes.Buffer
 }
 
-// start runs `server serve` on a new database and waits until it is ready.
-func (b *bench) start(ctx context.Context, extra ...string) (*served, error) {
+// database makes a new database and gives its URL.
+func (b *bench) database(ctx context.Context) (string, error) {
 	b.made++
 	name := fmt.Sprintf("bench%d", b.made)
 	conn, err := pgx.Connect(ctx, b.postgres)
 	if err != nil {
-		return nil, err
+		return "", err
 	}
 	_, err = conn.Exec(ctx, "CREATE DATABASE "+name)
 	_ = conn.Close(ctx)
 	if err != nil {
-		return nil, err
+		return "", err
 	}
 	u, err := url.Parse(b.postgres)
 	if err != nil {
-		return nil, err
+		return "", err
 	}
 	u.Path = "/" + name
+	return u.String(), nil
+}
 
+// start runs `server serve` on a new database and waits until it is ready.
+func (b *bench) start(ctx context.Context, extra ...string) (*served, error) {
+	database, err := b.database(ctx)
+	if err != nil {
+		return nil, err
+	}
+	s, err := b.listen(ctx, database, extra...)
+	if err != nil {
+		return nil, err
+	}
+	return s, s.ready()
+}
+
+// listen runs `server serve` on a database and returns once it listens.
+func (b *bench) listen(ctx context.Context, database string, extra ...string) (*served, error) {
 	s := &served{}
-	s.cmd = exec.CommandContext(ctx, b.server, append([]string{"serve", "--addr", "127.0.0.1:0", "--log-level", "info", "--token-file", filepath.Join(b.dir, name+".token"), "--run-dir", b.dir}, extra...)...)
-	s.cmd.Env = append(os.Environ(), "DATABASE_URL="+u.String(), "SCHEDULEMESH_TOKENS="+benchToken)
+	token := filepath.Join(b.dir, filepath.Base(database)+".token")
+	s.cmd = exec.CommandContext(ctx, b.server, append([]string{"serve", "--addr", "127.0.0.1:0", "--log-level", "info", "--token-file", token, "--run-dir", b.dir}, extra...)...)
+	s.cmd.Env = append(os.Environ(), "DATABASE_URL="+database, "SCHEDULEMESH_TOKENS="+benchToken)
 	s.cmd.Cancel = func() error { return s.cmd.Process.Signal(syscall.SIGTERM) }
 	s.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGTERM}
 	out, err := s.cmd.StderrPipe()
@@ -88,17 +106,22 @@ func (b *bench) start(ctx context.Context, extra ...string) (*served, error) {
 	case <-time.After(60 * time.Second):
 		return nil, errors.New("the server did not start within a minute")
 	}
-	for range 600 {
+	return s, nil
+}
+
+// ready waits until the server can do all of its work.
+func (s *served) ready() error {
+	for range 1200 {
 		res, err := http.Get("http://" + s.addr + "/readyz")
 		if err == nil {
 			_ = res.Body.Close()
 			if res.StatusCode == http.StatusOK {
-				return s, nil
+				return nil
 			}
 		}
-		time.Sleep(100 * time.Millisecond)
+		time.Sleep(50 * time.Millisecond)
 	}
-	return nil, fmt.Errorf("the server did not become ready: %s", s.logs.String())
+	return fmt.Errorf("the server did not become ready: %s", s.logs.String())
 }
 
 func (s *served) stop() {
