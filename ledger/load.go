@@ -2,11 +2,9 @@ package ledger
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/jackc/pgx/v5/pgtype"
 
@@ -63,10 +61,6 @@ func (l *lane) load(ctx context.Context, conn dbgen.DBTX, ids []int64, unmanaged
 	if err != nil {
 		return err
 	}
-	tasks, err := q.LiveTasks(ctx, dbgen.LiveTasksParams{PoolIds: ids, Unmanaged: unmanaged})
-	if err != nil {
-		return err
-	}
 	open, err := q.OpenPreemptions(ctx)
 	if err != nil {
 		return err
@@ -116,18 +110,15 @@ func (l *lane) load(ctx context.Context, conn dbgen.DBTX, ids []int64, unmanaged
 		l.book.poolChanged(p)
 	}
 
-	loaded := make([]*row, 0, len(tasks))
-	byUID := make(map[sched.ID]*row, len(tasks))
-	for _, t := range tasks {
-		r, err := l.row(t)
-		if err != nil {
-			return err
-		}
-		if r == nil {
-			continue
-		}
+	var loaded []*row
+	byUID := map[sched.ID]*row{}
+	err = newRowReader(l.book.byID, l.book.pools).each(ctx, conn, func(r *row) error {
 		loaded = append(loaded, r)
 		byUID[r.uid] = r
+		return nil
+	}, dbgen.LiveTasksSQL, ids, unmanaged)
+	if err != nil {
+		return err
 	}
 	l.reopen(open, byUID)
 	for _, r := range loaded { // in two passes: a preemptor's node charge asks for its victims
@@ -210,55 +201,6 @@ func (l *lane) refreshPolicy(ctx context.Context, q *dbgen.Queries, s *space) er
 	s.core.SetPolicy(policy)
 	s.policyVersion = int(now.PolicyVersion)
 	return nil
-}
-
-// row makes a live row of what a query answered; nil when its pool is not in the book.
-func (l *lane) row(t dbgen.LiveTasksRow) (*row, error) {
-	s := l.book.byID[t.NamespaceID]
-	if s == nil {
-		return nil, nil
-	}
-	r := &row{
-		uid: t.Uid.Bytes, space: s, kind: Kind(t.Kind), poolName: t.PoolName, agentName: t.AgentName, agentUID: t.AgentUid.Bytes,
-		onInsufficient: t.OnInsufficient, onPreempted: t.OnPreempted, onFailure: t.OnFailure, maxAttempts: int(t.MaxAttempts),
-		maxRuntime: time.Duration(t.MaxRuntimeMs) * time.Millisecond, launch: time.Duration(t.LaunchMs) * time.Millisecond,
-		hasEntry: t.HasEntry, bodyHash: string(t.BodyHash), submitted: t.SubmittedAt,
-		life: life{state: State(t.State), phase: t.Phase, attempt: int(t.Attempt), priority: sched.Milli(t.Priority), labels: labelsOf(t.Labels),
-			heldAs: t.HeldAs, node: sched.NodeID(t.NodeID), launchID: t.LaunchID, actorName: t.ActorName, rayNS: t.RayNamespace, actorID: t.ActorID,
-			pid: int(t.Pid), estimate: time.Duration(t.EstimateMs) * time.Millisecond, failures: int(t.Failures), preemptions: int(t.Preemptions),
-			preemptedBy: idsOf(t.PreemptedBy), ending: State(t.Ending), code: t.Code, reason: t.Reason},
-	}
-	if t.TaskID != nil {
-		r.taskID = *t.TaskID
-	}
-	if t.PoolID != nil {
-		if r.pool = l.book.pools[*t.PoolID]; r.pool == nil {
-			return nil, nil
-		}
-	}
-	if err := r.request.UnmarshalJSON(t.Request); err != nil {
-		return nil, fmt.Errorf("request of task %s: %w", uuidString(r.uid), err)
-	}
-	if err := r.held.UnmarshalJSON(t.Held); err != nil {
-		return nil, fmt.Errorf("held of task %s: %w", uuidString(r.uid), err)
-	}
-	if t.QueuedAt != nil {
-		r.queued = *t.QueuedAt
-	}
-	if t.StartedAt != nil {
-		r.started = *t.StartedAt
-	}
-	return r, nil
-}
-
-// labelsOf reads a labels column.
-func labelsOf(doc []byte) sched.Labels {
-	if len(doc) <= 2 {
-		return nil
-	}
-	var out sched.Labels
-	_ = json.Unmarshal(doc, &out)
-	return out
 }
 
 func idsOf(ids []pgtype.UUID) []sched.ID {

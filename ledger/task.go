@@ -102,19 +102,10 @@ func (l *Ledger) reread(ctx context.Context, uids []sched.ID) ([]*row, error) {
 	if len(uids) == 0 {
 		return nil, nil
 	}
-	found, err := l.q.TasksByUID(ctx, pgUUIDs(uids))
-	if err != nil {
-		return nil, err
-	}
 	var out []*row
-	for _, t := range found {
-		r, err := l.lane.row(dbgen.LiveTasksRow(t))
-		if err != nil {
-			return nil, err
-		}
-		if r != nil {
-			out = append(out, r)
-		}
-	}
-	return out, nil
+	err := newRowReader(l.lane.book.byID, l.lane.book.pools).each(ctx, l.pool, func(r *row) error {
+		out = append(out, r)
+		return nil
+	}, dbgen.TasksByUIDSQL, pgUUIDs(uids))
+	return out, err
 }

@@ -191,7 +191,7 @@ const liveTasks = `-- name: LiveTasks :many
 SELECT uid, namespace_id, kind, task_id, pool_id, pool_name, state, phase, attempt, priority, labels, request, held, held_as,
        agent_name, agent_uid, node_id, actor_name, ray_namespace, actor_id, pid, body_hash, estimate_ms, max_runtime_ms, launch_ms, on_insufficient,
        on_preempted, on_failure, max_attempts, failures, preemptions, preempted_by, ending, code, reason,
-       submitted_at, queued_at, started_at, lease_owner, launch_id, (spec ? 'entry')::boolean AS has_entry
+       submitted_at, queued_at, started_at, launch_id, (spec ? 'entry')::boolean AS has_entry
 FROM tasks
 WHERE ended_at IS NULL AND (pool_id = ANY ($1::bigint[]) OR ($2::boolean AND pool_id IS NULL))
 `
@@ -240,7 +240,6 @@ type LiveTasksRow struct {
 	SubmittedAt    time.Time
 	QueuedAt       *time.Time
 	StartedAt      *time.Time
-	LeaseOwner     string
 	LaunchID       string
 	HasEntry       bool
 }
@@ -293,7 +292,6 @@ func (q *Queries) LiveTasks(ctx context.Context, arg LiveTasksParams) ([]LiveTas
 			&i.SubmittedAt,
 			&i.QueuedAt,
 			&i.StartedAt,
-			&i.LeaseOwner,
 			&i.LaunchID,
 			&i.HasEntry,
 		); err != nil {
@@ -503,7 +501,7 @@ const tasksByUID = `-- name: TasksByUID :many
 SELECT uid, namespace_id, kind, task_id, pool_id, pool_name, state, phase, attempt, priority, labels, request, held, held_as,
        agent_name, agent_uid, node_id, actor_name, ray_namespace, actor_id, pid, body_hash, estimate_ms, max_runtime_ms, launch_ms, on_insufficient,
        on_preempted, on_failure, max_attempts, failures, preemptions, preempted_by, ending, code, reason,
-       submitted_at, queued_at, started_at, lease_owner, launch_id, (spec ? 'entry')::boolean AS has_entry
+       submitted_at, queued_at, started_at, launch_id, (spec ? 'entry')::boolean AS has_entry
 FROM tasks
 WHERE uid = ANY ($1::uuid[])
 `
@@ -547,7 +545,6 @@ type TasksByUIDRow struct {
 	SubmittedAt    time.Time
 	QueuedAt       *time.Time
 	StartedAt      *time.Time
-	LeaseOwner     string
 	LaunchID       string
 	HasEntry       bool
 }
@@ -601,7 +598,6 @@ func (q *Queries) TasksByUID(ctx context.Context, uids []pgtype.UUID) ([]TasksBy
 			&i.SubmittedAt,
 			&i.QueuedAt,
 			&i.StartedAt,
-			&i.LeaseOwner,
 			&i.LaunchID,
 			&i.HasEntry,
 		); err != nil {

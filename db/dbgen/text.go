@@ -1,0 +1,11 @@
+package dbgen
+
+// LockPoolsSQL is the LockPools query as text, for a pgx.Batch that begins a transaction with it.
+const LockPoolsSQL = lockPools
+
+// LiveTasksSQL and TasksByUIDSQL are queries whose rows are read as they arrive. They
+// have the same columns.
+const (
+	LiveTasksSQL  = liveTasks
+	TasksByUIDSQL = tasksByUID
+)
