@@ -93,7 +93,7 @@ func (c *Core) fits(request Resources, pool *Pool) (best NodeID, fits bool) {
 	nodes := c.nodes.byCluster[pool.Cluster]
 	var least int64
 	for _, node := range nodes {
-		if !node.Room.Covers(request) {
+		if node.Held || !node.Room.Covers(request) {
 			continue
 		}
 		if waste := wasted(node, request); !fits || waste < least {

@@ -48,7 +48,8 @@ type Policy struct {
 	// MaxPreemptionsPerTask makes a task safe once it was preempted that often;
 	// 0 = no limit.
 	MaxPreemptionsPerTask int `json:"max_preemptions_per_task"`
-	// AgeingWeight is reserved for the order of queued tasks.
+	// AgeingWeight is the priority a queued task gains for each minute it waits, in
+	// the order of the queue only: it makes nobody a preemptor.
 	AgeingWeight Milli `json:"ageing_weight"`
 }
 

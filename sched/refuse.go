@@ -154,6 +154,9 @@ func (c *Core) neverFits(n *newcomer, pool Pool, p *problem) (Refusal, bool) {
 	}
 	var nodes nearest
 	for node := range c.nodes.Of(pool.Cluster) {
+		if node.Held && node.Total.Covers(n.Request) {
+			return Refusal{}, false // it is not for ever
+		}
 		nodes.consider(node.Total.Lacking(n.Request), n.Request)
 	}
 	return Refusal{
@@ -208,6 +211,8 @@ func (c *Core) wanting(n *newcomer, pool Pool, p *problem, short Resources, some
 	var b strings.Builder
 	if !p.quota.IsZero() {
 		fmt.Fprintf(&b, "needs %v; %s is free in pool %s; ", n.Request, pool.Free.of(p.quota), pool.Name)
+	} else if !p.void && len(p.spots) == 0 {
+		fmt.Fprintf(&b, "needs %v on one node; pool %s has the quota but every node that is large enough is held; ", n.Request, pool.Name)
 	} else {
 		fmt.Fprintf(&b, "needs %v on one node; pool %s has the quota but no node has the room: the nearest lacks %v; ", n.Request, pool.Name, p.short(nil))
 	}

@@ -46,6 +46,8 @@ type Node struct {
 	Cluster string
 	Room    Resources
 	Total   Resources
+	// Held means that nothing may start there.
+	Held bool
 }
 
 // Agent holds quota and sits on a node; one or more tasks run on it.

@@ -31,6 +31,9 @@ func (c *Core) problem(n *newcomer, pool Pool) *problem {
 	p.spots = c.spots[:0]
 	for _, node := range c.nodes.byCluster[pool.Cluster] {
 		p.void = false
+		if node.Held {
+			continue
+		}
 		if lack := node.Room.Lacking(n.Request); lack.IsZero() || node.Total.Covers(n.Request) {
 			p.spots = append(p.spots, spot{node, lack})
 			p.fitsNow = p.fitsNow || lack.IsZero()

@@ -20,7 +20,7 @@ type PolicyDoc struct {
 	MinRuntimeSeconds          float64                        `json:"min_runtime_seconds" yaml:"min_runtime_seconds"`
 	MaxPreemptionsPerMinute    int                            `json:"max_preemptions_per_minute" yaml:"max_preemptions_per_minute"`
 	MaxPreemptionsPerTask      int                            `json:"max_preemptions_per_task" yaml:"max_preemptions_per_task"`
-	AgeingWeight               float64                        `json:"ageing_weight" yaml:"ageing_weight"` // reserved: carried through, not offered in the form
+	AgeingWeight               float64                        `json:"ageing_weight" yaml:"ageing_weight"`
 }
 
 // DefaultPolicy is what a namespace starts with.

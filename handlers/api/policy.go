@@ -91,7 +91,7 @@ func policySchema(r huma.Registry) *huma.Schema {
 			"min_runtime_seconds":        number(0, "Seconds for which a task is safe after its start."),
 			"max_preemptions_per_minute": {Type: huma.TypeInteger, Default: 0, Description: "A pool is safe once it lost so many tasks in a minute; 0: no limit."},
 			"max_preemptions_per_task":   {Type: huma.TypeInteger, Default: 0, Description: "A task is safe once it was preempted so often; 0: no limit."},
-			"ageing_weight":              number(0, "Reserved for the order of queued tasks."),
+			"ageing_weight":              number(0, "Priority a queued task gains for each minute it waits, in the order of the queue only."),
 		}}
 		s.PrecomputeMessages()
 		r.Map()[policySchemaName] = s
