@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -338,7 +339,7 @@ func (l *Ledger) PutPolicy(ctx context.Context, ns string, c PolicyChange) (Poli
 			return err
 		}
 		if c.Base != 0 && c.Base != active.Version {
-			return refuse(ErrConflict, "the policy is at version %d, this change was made from version %d: look at what changed and apply it again", active.Version, c.Base)
+			return overtaken(ctx, q, ns, c.Base, active)
 		}
 		var warnings []string
 		var next sched.Policy
@@ -378,12 +379,8 @@ func (l *Ledger) PutPolicy(ctx context.Context, ns string, c PolicyChange) (Poli
 			return err
 		}
 		said := fmt.Sprintf("Policy version %d", out.Version)
-		for i, d := range sched.Diff(active.Policy, next) {
-			if i == 5 {
-				said += ", …"
-				break
-			}
-			said += fmt.Sprintf("; %s: %s → %s", d.Field, d.Old, d.New)
+		if changes := sched.Diff(active.Policy, next); len(changes) > 0 {
+			said += "; " + inShort(changes)
 		}
 		return l.note(ctx, q, locked.ID, "policy.changed", "", c.Author, said, out.Version)
 	})
@@ -392,6 +389,44 @@ func (l *Ledger) PutPolicy(ctx context.Context, ns string, c PolicyChange) (Poli
 	}
 	l.feed.wake()
 	return out, l.followPolicy(ctx, ns, out)
+}
+
+// overtaken refuses a change that was made from a version which is not active any
+// more, and says what changed since.
+func overtaken(ctx context.Context, q *dbgen.Queries, ns string, base int, active PolicyVersion) error {
+	row, err := q.PolicyAt(ctx, dbgen.PolicyAtParams{Namespace: ns, Version: int32(base)})
+	if errors.Is(err, pgx.ErrNoRows) {
+		return refuse(ErrConflict, "the policy is at version %d, and there is no version %d that this change could be made from: read the policy and apply it again", active.Version, base)
+	}
+	if err != nil {
+		return err
+	}
+	from, err := policyVersionOf(row)
+	if err != nil {
+		return err
+	}
+	e := refuse(ErrConflict, "the policy is at version %d, this change was made from version %d: look at what changed and apply it again", active.Version, base)
+	changes := sched.Diff(from.Policy, active.Policy)
+	if len(changes) == 0 {
+		e.Message += " (nothing differs between the two by now)"
+	} else {
+		e.Message += "; meanwhile " + inShort(changes)
+	}
+	e.Detail = changes
+	return e
+}
+
+// inShort names the first few of some changes.
+func inShort(changes []sched.Change) string {
+	var parts []string
+	for i, d := range changes {
+		if i == 5 {
+			parts = append(parts, "…")
+			break
+		}
+		parts = append(parts, fmt.Sprintf("%s: %s → %s", d.Field, d.Old, d.New))
+	}
+	return strings.Join(parts, "; ")
 }
 
 // known lists the pools, and the label values of live tasks, that a policy may name.

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -582,6 +583,15 @@ func TestPolicyVersionsAreImmutableAndComparedAndSet(t *testing.T) {
 		t.Fatalf("version %d", v.Version)
 	}
 	_, err = w.PutPolicy(ctx, "default", ledger.PolicyChange{Patch: json.RawMessage(`{"min_preempt_score": 2}`), Base: 1})
+	var stale *ledger.Error
+	if !errors.As(err, &stale) || !strings.Contains(stale.Message, "min_preempt_score: 0.5 → 1.0") {
+		t.Errorf("a stale change does not hear what changed meanwhile: %v", err)
+	} else if changes, ok := stale.Detail.([]sched.Change); !ok || len(changes) != 1 {
+		t.Errorf("detail %+v", stale.Detail)
+	}
+	if _, far := w.PutPolicy(ctx, "default", ledger.PolicyChange{Patch: json.RawMessage(`{}`), Base: 77}); !errors.Is(far, ledger.ErrConflict) {
+		t.Errorf("a change made from a version that never was: %v", far)
+	}
 	if !errors.Is(err, ledger.ErrConflict) {
 		t.Fatalf("%v", err)
 	}

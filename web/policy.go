@@ -1,6 +1,9 @@
 package web
 
-import "time"
+import (
+	"fmt"
+	"time"
+)
 
 // PolicyDoc is a preemption policy, under the names of the REST API.
 // Times are seconds; zero limits are off.
@@ -43,6 +46,38 @@ type Policy struct {
 	Active   bool
 	Warnings []string
 	Pools    []string // names to offer for protection; filled for the active version only
+	Changes  []FieldChange // against the version before; filled in the history only
+}
+
+// FieldChange is a field that differs between two policies.
+type FieldChange struct{ Field, Old, New string }
+
+// Rollback asks whether an old version should be active again.
+type Rollback struct {
+	Version  Policy // the one to bring back
+	Active   Policy
+	Comment  string
+	Conflict *Overtaken
+	Errors   Errors
+}
+
+// Overtaken says that the policy changed while somebody made up their mind.
+type Overtaken struct {
+	Base Policy // what they began with
+	Now  Policy // what is active
+}
+
+// Words says it in a sentence.
+func (o Overtaken) Words() string {
+	by := ""
+	if o.Now.Author != "" {
+		by = " by " + Cut(o.Now.Author, 60)
+	}
+	s := fmt.Sprintf("You began with version %d; version %d was saved%s meanwhile", o.Base.Version, o.Now.Version, by)
+	if o.Now.Comment != "" {
+		s += ": “" + Cut(o.Now.Comment, 200) + "”"
+	}
+	return s + ". Saving now replaces it."
 }
 
 // PolicyVersions is the history, newest first.

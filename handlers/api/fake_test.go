@@ -36,6 +36,7 @@ type fake struct {
 	agent   ledger.Agent
 	agents  []ledger.Page[ledger.Agent]
 	policy  ledger.PolicyVersion
+	earlier map[int]ledger.PolicyVersion // by number; policy is meant by any other
 	preempt ledger.Preemption
 	eval    ledger.EvaluationResult
 	stats   ledger.Stats
@@ -156,6 +157,9 @@ func (f *fake) PolicyVersions(_ context.Context, ns string, limit int) ([]ledger
 	return []ledger.PolicyVersion{f.policy}, f.asked("PolicyVersions", ns, limit)
 }
 func (f *fake) PolicyVersion(_ context.Context, ns string, n int) (ledger.PolicyVersion, error) {
+	if v, ok := f.earlier[n]; ok {
+		return v, f.asked("PolicyVersion", ns, n)
+	}
 	return f.policy, f.asked("PolicyVersion", ns, n)
 }
 func (f *fake) PutPolicy(_ context.Context, ns string, c ledger.PolicyChange) (ledger.PolicyVersion, error) {

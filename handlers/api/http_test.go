@@ -150,6 +150,7 @@ func TestHumaRefuses(t *testing.T) {
 		"invalid UTF-8 in a path":        {"GET", "/api/v1/pools/%ff", "", nil, 422, "invalid", "name", "UTF-8"},
 		"unknown stream":                 {"GET", "/api/v1/tasks/t/logs?stream=stdin", "", nil, 422, "invalid", "stream", "stdout"},
 		"preemption that is no number":   {"GET", "/api/v1/preemptions/x", "", nil, 422, "invalid", "id", "integer"},
+		"version against a word":         {"GET", "/api/v1/policy/versions/2?against=last", "", nil, 422, "invalid", "against", "integer"},
 		"version 0":                      {"GET", "/api/v1/policy/versions/0", "", nil, 422, "invalid", "n", ">= 1"},
 		"bad policy":                     {"PATCH", "/api/v1/policy", `{"policy":{"min_preempt_score":-1,"nonsense":1}}`, nil, 422, "invalid", "policy.nonsense", "not a field"},
 		"policy with a cycle":            {"PUT", "/api/v1/policy", `{"policy":{"label_preemption_rules":{"t":{"a":["b"],"b":["a"]}}}}`, nil, 422, "invalid", "policy.label_preemption_rules", "circle"},

@@ -188,6 +188,28 @@ func policyFaults(err error) error {
 	return f.err()
 }
 
+// FieldChange is a field of the policy that differs between two versions.
+type FieldChange struct {
+	Field string `json:"field" doc:"Label rules are listed by key: label_preemption_rules.tier." example:"min_preempt_score"`
+	Old   string `json:"old" doc:"As text for people." example:"0.5"`
+	New   string `json:"new" example:"2.0"`
+}
+
+func fieldChange(c sched.Change) FieldChange { return FieldChange(c) }
+
+// VersionDoc is one version, with what it changed.
+type VersionDoc struct {
+	Policy
+	Against int           `json:"against" doc:"The version it is compared with; 0 for the first version, which has none before it." example:"2"`
+	Changes []FieldChange `json:"changes" nullable:"false" doc:"What differs from that version to this one, in the order of the fields."`
+}
+
+// VersionAnswer is a version with its number as ETag.
+type VersionAnswer struct {
+	ETag string `header:"ETag" doc:"The version, quoted."`
+	Body VersionDoc
+}
+
 // VersionPath names a version.
 type VersionPath struct {
 	Scope
@@ -266,9 +288,27 @@ func (a *API) registerPolicy() {
 	})
 
 	register(a, operation{id: "get-policy-version", method: "GET", path: "/policy/versions/{n}", tag: "Policy",
-		summary: "Read a version of the policy", about: "Versions never change.", codes: []string{"unknown_policy_version"},
-	}, func(ctx context.Context, in *VersionPath) (*PolicyAnswer, error) {
-		return policyAnswer(a.ledger.PolicyVersion(ctx, in.Namespace, in.N))
+		summary: "Read a version of the policy", about: "Versions never change. The answer says what this one changed, against the version before it or the one asked for.", codes: []string{"unknown_policy_version"},
+	}, func(ctx context.Context, in *struct {
+		VersionPath
+		Against int `query:"against" minimum:"0" doc:"The version to compare with; the one before when left out." example:"1"`
+	}) (*VersionAnswer, error) {
+		v, err := a.ledger.PolicyVersion(ctx, in.Namespace, in.N)
+		if err != nil {
+			return nil, err
+		}
+		out := VersionDoc{Policy: policyDoc(v), Against: in.Against, Changes: []FieldChange{}}
+		if out.Against == 0 {
+			out.Against = in.N - 1
+		}
+		if out.Against > 0 {
+			before, err := a.ledger.PolicyVersion(ctx, in.Namespace, out.Against)
+			if err != nil {
+				return nil, err
+			}
+			out.Changes = mapped(sched.Diff(before.Policy, v.Policy), fieldChange)
+		}
+		return &VersionAnswer{ETag: strconv.Quote(strconv.Itoa(v.Version)), Body: out}, nil
 	})
 
 	register(a, operation{id: "rollback-policy", method: "POST", path: "/policy/versions/{n}/rollback", tag: "Policy",

@@ -123,6 +123,8 @@ func explanation(detail any) any {
 			return nil
 		}
 		return decisionDoc(*d)
+	case []sched.Change:
+		return mapped(d, fieldChange)
 	}
 	return detail
 }

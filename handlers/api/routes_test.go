@@ -84,10 +84,13 @@ func TestRoutes(t *testing.T) {
 			[]any{ledger.PolicyChange{Patch: json.RawMessage(`{"preemption_aggressiveness":"prod"}`), Base: 12, Author: "api"}}, 200, nil},
 		"unknown aggressiveness is a warning": {"PATCH", "/api/v1/policy", `{"policy":{"preemption_aggressiveness":"fierce"}}`, nil, "PutPolicy", "default", nil, 200,
 			map[string]any{"warnings": []any{`preemption_aggressiveness "fierce" is none of high, medium, low or their aliases: no threshold was changed`}}},
-		"policy versions":          {"GET", "/api/v1/policy/versions?limit=2", "", nil, "PolicyVersions", "default", []any{2}, 200, map[string]any{"items.author": "ann"}},
-		"policy version":           {"GET", "/api/v1/policy/versions/2", "", nil, "PolicyVersion", "default", []any{2}, 200, nil},
-		"roll back":                {"POST", "/api/v1/policy/versions/2/rollback", `{"comment":"c"}`, []string{"If-Match", "*"}, "Rollback", "default", []any{2, 0, "api", "c"}, 200, nil},
-		"roll back without a body": {"POST", "/api/v1/policy/versions/2/rollback", "", nil, "Rollback", "default", []any{2, 0, "api", ""}, 200, nil},
+		"policy versions": {"GET", "/api/v1/policy/versions?limit=2", "", nil, "PolicyVersions", "default", []any{2}, 200, map[string]any{"items.author": "ann"}},
+		"policy version": {"GET", "/api/v1/policy/versions/2", "", nil, "PolicyVersion", "default", []any{1}, 200,
+			map[string]any{"against": 1.0, "changes.field": "min_preempt_score", "changes.old": "2.5", "changes.new": "0.5"}},
+		"policy version against another": {"GET", "/api/v1/policy/versions/9?against=3", "", nil, "PolicyVersion", "default", []any{3}, 200, map[string]any{"against": 3.0, "changes": []any{}}},
+		"first policy version":           {"GET", "/api/v1/policy/versions/1", "", nil, "PolicyVersion", "default", []any{1}, 200, map[string]any{"against": 0.0, "changes": []any{}}},
+		"roll back":                      {"POST", "/api/v1/policy/versions/2/rollback", `{"comment":"c"}`, []string{"If-Match", "*"}, "Rollback", "default", []any{2, 0, "api", "c"}, 200, nil},
+		"roll back without a body":       {"POST", "/api/v1/policy/versions/2/rollback", "", nil, "Rollback", "default", []any{2, 0, "api", ""}, 200, nil},
 		"validate a good policy": {"POST", "/api/v1/policy/validate", `{"policy":{"protected_pools":["nowhere"]}}`, nil, "Pools", "default", nil, 200,
 			map[string]any{"valid": true, "errors": []any{}, "warnings": []any{`protected_pools: there is no pool "nowhere"`}, "policy.cancel_timeout": 5.0}},
 		"validate a bad policy": {"POST", "/api/v1/policy/validate", `{"policy":{"min_preempt_score":-1}}`, nil, "", "", nil, 200,
@@ -110,9 +113,10 @@ func TestRoutes(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			f := &fake{
 				pool: pool, preempt: preemption, agent: ledger.Agent{Name: "a1", Namespace: "default", State: ledger.Launching}, tasks: ledger.Page[ledger.Task]{Items: []ledger.Task{sampleTask()}, Next: "next"},
-				policy: ledger.PolicyVersion{Version: 3, Policy: sched.DefaultPolicy(), Author: "ann", CreatedAt: noon},
-				events: []ledger.Event{{ID: 5, At: noon, Type: "running", TaskID: "t", Detail: json.RawMessage(`{"a":1}`)}},
-				stats:  ledger.Stats{Total: 10, SamePool: 5, CrossPool: 2, Label: 3, FailedCancels: 1, RunningTasks: 4, Recent: []ledger.Preemption{preemption}},
+				policy:  ledger.PolicyVersion{Version: 3, Policy: sched.DefaultPolicy(), Author: "ann", CreatedAt: noon},
+				earlier: map[int]ledger.PolicyVersion{1: {Version: 1, Policy: *policyWith(func(p *sched.Policy) { p.MinPreemptScore = 2500 })}},
+				events:  []ledger.Event{{ID: 5, At: noon, Type: "running", TaskID: "t", Detail: json.RawMessage(`{"a":1}`)}},
+				stats:   ledger.Stats{Total: 10, SamePool: 5, CrossPool: 2, Label: 3, FailedCancels: 1, RunningTasks: 4, Recent: []ledger.Preemption{preemption}},
 				eval: ledger.EvaluationResult{ShouldPreempt: true, Candidates: []sched.Candidate{candidate}, PolicyVersion: 3, Decision: &sched.Decision{
 					Outcome: sched.Preempt, Deficit: sched.Resources{GPU: 500}, Victims: []sched.Victim{{AgentName: "a1", Gives: sched.Resources{GPU: 2000}, Tasks: []sched.Candidate{candidate}}}}},
 			}

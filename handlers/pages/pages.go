@@ -64,8 +64,8 @@ type Actions interface {
 	CheckPolicy(ctx context.Context, ns string, d web.PolicyDoc) (warnings []string, err error)
 	// SavePolicy makes d the next version after base; code "version_conflict" when base is not active any more.
 	SavePolicy(ctx context.Context, ns string, d web.PolicyDoc, base int, author, comment string) (version int, err error)
-	// Rollback makes a new version with the content of an old one.
-	Rollback(ctx context.Context, ns string, to int, author, comment string) (version int, err error)
+	// Rollback makes a new version with the content of an old one, after base as SavePolicy does; 0 means any.
+	Rollback(ctx context.Context, ns string, to, base int, author, comment string) (version int, err error)
 
 	DeleteAgent(ctx context.Context, ns, name string, force bool) error
 }

@@ -534,7 +534,16 @@ func TestThePreviewFollowsTheForm(t *testing.T) {
 func TestAnOldVersionIsBroughtBack(t *testing.T) {
 	w := demo.Busy(demo.Now)
 	b := open(t, w)
-	has(t, b.post("/policy/versions/5/rollback", url.Values{}), "Version 13 is active, with the content of version 5.", "Back to version 5")
+	has(t, b.get("/policy/versions/5/rollback", 200), "Bring back version 5?", `name="base" value="12"`, `name="comment"`)
+	html := b.post("/policy/versions/5/rollback", url.Values{"base": {"12"}})
+	has(t, html, "Version 13 is active, with the content of version 5.", "Back to version 5")
+	if want := "rollback to 5 on 12 by mei"; w.Done[0] != want {
+		t.Errorf("done %q, want %q", w.Done[0], want)
+	}
+	// Somebody who still looks at version 12 hears what changed, keeps the comment, and may insist.
+	html = b.read(b.do(http.MethodPost, "/policy/versions/3/rollback", url.Values{"base": {"12"}, "comment": {"too eager"}}), http.StatusConflict)
+	has(t, html, "Somebody was faster", "You began with version 12; version 13 was saved by mei meanwhile", "from version 12 to 13", `value="too eager"`, `name="base" value="13"`)
+	has(t, b.post("/policy/versions/3/rollback", url.Values{"base": {"13"}, "comment": {"too eager"}}), "Version 14 is active", "too eager")
 	b.get("/policy/versions/99", http.StatusNotFound)
 	b.get("/policy/versions/none", http.StatusNotFound)
 }

@@ -97,22 +97,31 @@ func (s *site) reviewPolicy(w http.ResponseWriter, r *http.Request) {
 		s.editor(w, r, http.StatusUnprocessableEntity, active, f, d)
 		return
 	}
-	conflict := ""
-	if base, err := strconv.Atoi(r.PostFormValue("base")); err == nil && base != active.Version {
-		conflict = overtaken(base, active)
+	conflict, err := s.overtaken(r, active)
+	if err != nil {
+		s.fail(w, r, err)
+		return
 	}
 	s.review(w, r, http.StatusOK, active, d, f.Warnings, "", conflict, nil)
 }
 
-func overtaken(base int, active web.Policy) string {
-	by := ""
-	if active.Author != "" {
-		by = " by " + web.Cut(active.Author, 60)
-	}
-	return fmt.Sprintf("You began with version %d; version %d was saved%s meanwhile. Saving replaces it.", base, active.Version, by)
+// base is the version that a form was made from, 0 when it does not say.
+func base(r *http.Request) int {
+	n, _ := strconv.Atoi(r.PostFormValue("base"))
+	return max(n, 0)
 }
 
-func (s *site) review(w http.ResponseWriter, r *http.Request, status int, active web.Policy, d web.PolicyDoc, warnings []string, comment, conflict string, e web.Errors) {
+// overtaken says what changed since the form was made, nil when nothing did.
+func (s *site) overtaken(r *http.Request, active web.Policy) (*web.Overtaken, error) {
+	n := base(r)
+	if n == 0 || n == active.Version {
+		return nil, nil
+	}
+	from, err := s.source.PolicyVersion(r.Context(), namespace(r), n)
+	return &web.Overtaken{Base: from, Now: active}, err
+}
+
+func (s *site) review(w http.ResponseWriter, r *http.Request, status int, active web.Policy, d web.PolicyDoc, warnings []string, comment string, conflict *web.Overtaken, e web.Errors) {
 	p, err := s.page(w, r, "policy", "Save the policy")
 	if err != nil {
 		s.fail(w, r, err)
@@ -156,28 +165,35 @@ func (s *site) savePolicy(w http.ResponseWriter, r *http.Request) {
 		s.editor(w, r, http.StatusUnprocessableEntity, active, f, d)
 		return
 	}
-	base, _ := strconv.Atoi(r.PostFormValue("base"))
 	comment := strings.TrimSpace(r.PostFormValue("comment"))
 	if comment == "" {
 		e := web.Errors{}
 		e.Add("comment", "Say why in one line; those who look for the reason later will thank you.")
-		s.review(w, r, http.StatusUnprocessableEntity, active, d, f.Warnings, comment, "", e)
+		s.review(w, r, http.StatusUnprocessableEntity, active, d, f.Warnings, comment, nil, e)
 		return
 	}
-	version, err := s.actions.SavePolicy(r.Context(), p.Namespace, d, base, User(r.Context()), comment)
-	var c Coded
+	version, err := s.actions.SavePolicy(r.Context(), p.Namespace, d, base(r), User(r.Context()), comment)
 	switch {
 	case err == nil:
 		s.done(w, r, nil, fmt.Sprintf("Version %d is active.", version), p.To("/policy"))
-	case errors.As(err, &c) && c.Code() == "version_conflict":
-		if active, err = s.source.Policy(r.Context(), p.Namespace); err != nil {
+	case isConflict(err):
+		var conflict *web.Overtaken
+		if active, err = s.source.Policy(r.Context(), p.Namespace); err == nil {
+			conflict, err = s.overtaken(r, active)
+		}
+		if err != nil {
 			s.fail(w, r, err)
 			return
 		}
-		s.review(w, r, http.StatusConflict, active, d, f.Warnings, comment, overtaken(base, active), nil)
+		s.review(w, r, http.StatusConflict, active, d, f.Warnings, comment, conflict, nil)
 	default:
-		s.review(w, r, http.StatusUnprocessableEntity, active, d, f.Warnings, comment, "", s.formErrors(r, err, nil))
+		s.review(w, r, http.StatusUnprocessableEntity, active, d, f.Warnings, comment, nil, s.formErrors(r, err, nil))
 	}
+}
+
+func isConflict(err error) bool {
+	var c Coded
+	return errors.As(err, &c) && c.Code() == "version_conflict"
 }
 
 func (s *site) policyVersions(w http.ResponseWriter, r *http.Request) {
@@ -207,34 +223,65 @@ func (s *site) policyVersion(w http.ResponseWriter, r *http.Request) {
 			return nil, err
 		}
 		active, err := s.source.Policy(ctx, p.Namespace)
-		return web.PolicyVersionPage(p, v, active), err
+		if err != nil {
+			return nil, err
+		}
+		before := n - 1
+		if m, err := strconv.Atoi(r.URL.Query().Get("against")); err == nil && m > 0 {
+			before = m
+		}
+		if before == 0 {
+			return web.PolicyVersionPage(p, v, active, nil), nil
+		}
+		against, err := s.source.PolicyVersion(ctx, p.Namespace, before)
+		return web.PolicyVersionPage(p, v, active, &against), err
 	})
 }
 
 func (s *site) askRollback(w http.ResponseWriter, r *http.Request) {
-	p := s.frame(r, "policy", "Bring back")
+	s.confirmRollback(w, r, http.StatusOK, web.Rollback{})
+}
+
+// confirmRollback shows what bringing a version back would change, with what was typed already.
+func (s *site) confirmRollback(w http.ResponseWriter, r *http.Request, status int, ask web.Rollback) {
 	n, err := version(r)
-	var active web.Policy
 	if err == nil {
-		active, err = s.source.Policy(r.Context(), p.Namespace)
+		ask.Version, err = s.source.PolicyVersion(r.Context(), namespace(r), n)
 	}
-	if err != nil {
+	if err == nil {
+		ask.Active, err = s.source.Policy(r.Context(), namespace(r))
+	}
+	if err == nil {
+		ask.Conflict, err = s.overtaken(r, ask.Active)
+	}
+	var p web.Page
+	if err == nil {
+		p, err = s.page(w, r, "policy", "Bring back")
+	}
+	switch {
+	case err != nil:
 		s.fail(w, r, err)
-		return
+	case wants(r) == "dialog":
+		s.show(w, r, status, p, web.RollbackBox(p, ask))
+	default:
+		s.show(w, r, status, p, web.RollbackPage(p, ask))
 	}
-	s.asks(w, r, "policy", web.Confirm{
-		Title:  fmt.Sprintf("Bring back version %d?", n),
-		Text:   web.Say(fmt.Sprintf("Its content becomes version %d and is active at once. Version %d stays in the history.", active.Version+1, active.Version)),
-		Action: p.To(fmt.Sprintf("/policy/versions/%d/rollback", n)), Button: "Bring it back", Cancel: p.PolicyVersion(n),
-	})
 }
 
 func (s *site) rollback(w http.ResponseWriter, r *http.Request) {
 	p := s.frame(r, "policy", "Bring back")
 	n, err := version(r)
 	made := 0
+	comment := strings.TrimSpace(r.PostFormValue("comment"))
+	if comment == "" {
+		comment = fmt.Sprintf("Back to version %d", n)
+	}
 	if err == nil {
-		made, err = s.actions.Rollback(r.Context(), p.Namespace, n, User(r.Context()), fmt.Sprintf("Back to version %d", n))
+		made, err = s.actions.Rollback(r.Context(), p.Namespace, n, base(r), User(r.Context()), comment)
+	}
+	if isConflict(err) {
+		s.confirmRollback(w, r, http.StatusConflict, web.Rollback{Comment: comment})
+		return
 	}
 	s.done(w, r, err, fmt.Sprintf("Version %d is active, with the content of version %d.", made, n), p.To("/policy"))
 }

@@ -75,6 +75,14 @@ func (v *View) Policy(ctx context.Context, ns string) (web.Policy, error) {
 	return out, err
 }
 
+func changes(before, after sched.Policy) []web.FieldChange {
+	var out []web.FieldChange
+	for _, c := range sched.Diff(before, after) {
+		out = append(out, web.FieldChange(c))
+	}
+	return out
+}
+
 // PolicyVersion is one version.
 func (v *View) PolicyVersion(ctx context.Context, ns string, version int) (web.Policy, error) {
 	p, err := v.l.PolicyVersion(ctx, ns, version)
@@ -95,9 +103,21 @@ func (v *View) PolicyVersions(ctx context.Context, ns, cursor string, limit int)
 	}
 	active, err := v.policy(ctx, ns)
 	out := web.PolicyVersions{Next: page.Next}
-	for _, p := range page.Items {
+	for i, p := range page.Items {
 		x := policyView(p)
 		x.Active = p.Version == active.Version
+		before := ledger.PolicyVersion{}
+		switch {
+		case i+1 < len(page.Items):
+			before = page.Items[i+1]
+		case p.Version > 1:
+			if before, err = v.l.PolicyVersion(ctx, ns, p.Version-1); err != nil {
+				return out, v.refused(ctx, err)
+			}
+		}
+		if p.Version > 1 {
+			x.Changes = changes(before.Policy, p.Policy)
+		}
 		out.Items = append(out.Items, x)
 	}
 	return out, v.refused(ctx, err)
@@ -136,7 +156,7 @@ func (v *View) SavePolicy(ctx context.Context, ns string, d web.PolicyDoc, base 
 }
 
 // Rollback makes the content of an old version the active policy again.
-func (v *View) Rollback(ctx context.Context, ns string, to int, author, comment string) (int, error) {
-	p, err := v.l.Rollback(ctx, ns, to, 0, author, comment)
+func (v *View) Rollback(ctx context.Context, ns string, to, base int, author, comment string) (int, error) {
+	p, err := v.l.Rollback(ctx, ns, to, base, author, comment)
 	return p.Version, v.refused(ctx, err)
 }

@@ -360,12 +360,15 @@ func TestThePolicyIsCheckedSavedOnItsBaseAndBroughtBack(t *testing.T) {
 	if n != 3 || !pool.Protected {
 		t.Errorf("version %d, protected %v", n, pool.Protected)
 	}
-	n, err = w.view.Rollback(ctx, "default", 1, "jonas", "Back to version 1")
+	n, err = w.view.Rollback(ctx, "default", 1, 0, "jonas", "Back to version 1")
 	w.must(err)
 	l, err := w.view.PolicyVersions(ctx, "default", "", 2)
 	w.must(err)
 	if n != 4 || len(l.Items) != 2 || !l.Items[0].Active || l.Items[1].Active || l.Next == "" {
 		t.Errorf("version %d of %+v", n, l)
+	}
+	if c := l.Items[1].Changes; len(c) != 1 || c[0] != (web.FieldChange{Field: "protected_pools", Old: "none", New: "train-a100"}) {
+		t.Errorf("what version 3 changed: %+v", c)
 	}
 	l, err = w.view.PolicyVersions(ctx, "default", l.Next, 2)
 	w.must(err)

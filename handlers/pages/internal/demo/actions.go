@@ -148,10 +148,13 @@ func (w *World) publish(d web.PolicyDoc, author, comment string) {
 	w.tell(pages.Policy)
 }
 
-func (w *World) Rollback(_ context.Context, _ string, to int, author, comment string) (int, error) {
+func (w *World) Rollback(_ context.Context, _ string, to, base int, author, comment string) (int, error) {
 	defer w.lock()()
-	if err := w.note("rollback to %d by %s", to, author); err != nil {
+	if err := w.note("rollback to %d on %d by %s", to, base, author); err != nil {
 		return 0, err
+	}
+	if base != 0 && base != len(w.policies) {
+		return 0, &pages.Refusal{ErrorCode: "version_conflict", Message: "somebody was faster"}
 	}
 	if to > len(w.policies) {
 		return 0, missing("policy_version", fmt.Sprint(to))

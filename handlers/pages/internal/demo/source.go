@@ -195,7 +195,11 @@ func (w *World) PolicyVersions(_ context.Context, _, cursor string, limit int) (
 	defer w.lock()()
 	var all []web.Policy
 	for i := len(w.policies) - 1; i >= 0; i-- {
-		all = append(all, w.policies[i])
+		p := w.policies[i]
+		if i > 0 && i%2 == 0 {
+			p.Changes = []web.FieldChange{{Field: "cross_pool_priority_threshold", Old: "5.0", New: "4.5"}, {Field: "label_preemption_rules.training_stage", Old: "none", New: "rlhf > pretraining, sft"}}
+		}
+		all = append(all, p)
 	}
 	var l web.PolicyVersions
 	l.Items, l.Next = part(all, cursor, limit)
