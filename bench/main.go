@@ -14,6 +14,8 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"slices"
+	"strings"
 	"syscall"
 	"time"
 
@@ -26,7 +28,7 @@ func main() {
 	seconds := flag.Duration("for", 4*time.Second, "how long each measurement of a rate takes")
 	tasks := flag.Int("tasks", 1_000_000, "how many running tasks a start recovers")
 	rounds := flag.Int("rounds", 3, "how often each is measured, in turns")
-	only := flag.String("only", "", "admission, recover or preemption; default all")
+	only := flag.String("only", "", "what to measure, such as admission,preemption; all when left out")
 	flag.Parse()
 
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -57,27 +59,32 @@ func run(ctx context.Context, server, python string, each time.Duration, rounds,
 		return err
 	}
 	defer func() { _ = pg.Stop(context.WithoutCancel(ctx)) }()
-	b := &bench{server: server, python: python, postgres: pg.URL(), dir: dir, each: each, rounds: rounds, tasks: tasks}
-	if only == "" || only == "admission" {
-		if err := b.admission(ctx); err != nil {
-			return err
+	b := &bench{server: server, python: python, postgres: pg.URL(), postmaster: postmaster(pg), dir: dir, each: each, rounds: rounds, tasks: tasks}
+	for _, m := range measurements {
+		if only == "" || slices.Contains(strings.Split(only, ","), m.name) {
+			if err := m.run(b, ctx); err != nil {
+				return fmt.Errorf("%s: %w", m.name, err)
+			}
 		}
-	}
-	if only == "" || only == "recover" {
-		if err := b.recover(ctx); err != nil {
-			return err
-		}
-	}
-	if only == "" || only == "preemption" {
-		return b.preemption(ctx)
 	}
 	return nil
+}
+
+// measurements are what -only names, in the order in which they are taken.
+var measurements = []struct {
+	name string
+	run  func(*bench, context.Context) error
+}{
+	{"admission", (*bench).admission},
+	{"recover", (*bench).recover},
+	{"preemption", (*bench).preemption},
 }
 
 // bench is one run.
 type bench struct {
 	server, python string
 	postgres       string
+	postmaster     int // process id
 	dir            string
 	each           time.Duration
 	rounds, tasks  int

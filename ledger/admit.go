@@ -132,18 +132,16 @@ func (b *batch) submit(a *admission) error {
 	b.lockVictims(d)
 	r.state = Reserved
 	b.prepare(r, d.Node)
-	b.event(r, "submitted", a.sub.Actor, "", "Submitted", nil)
 	b.add(r, &a.sub.Spec, a.sub.Actor)
-	b.grant(r, d, &a.sub.Spec)
+	b.grant(r, d, &a.sub.Spec, a.sub.Actor)
 	a.task = b.task(r, &a.sub.Spec)
 	a.task.Created = true
 	return nil
 }
 
 func (b *batch) enqueueNew(r *row, a *admission) {
-	b.event(r, "submitted", a.sub.Actor, "", "Submitted", nil)
 	b.add(r, &a.sub.Spec, a.sub.Actor)
-	b.event(r, string(Queued), "", r.code, "Queued: "+r.reason, nil)
+	b.event(r, string(Queued), a.sub.Actor, r.code, "Queued: "+r.reason, nil)
 	a.task = b.task(r, &a.sub.Spec)
 	a.task.Created, a.task.QueuePosition = true, 1
 	for _, q := range r.pool.queue {
@@ -189,12 +187,13 @@ func (b *batch) prepare(r *row, node sched.NodeID) {
 }
 
 // grant gives an indexed, reserved row its quota, taking the decision's victims for it.
-func (b *batch) grant(r *row, d sched.Decision, spec *Spec) {
+// actor is who asked, "" when it was the queue's turn.
+func (b *batch) grant(r *row, d sched.Decision, spec *Spec, actor string) {
 	if d.Outcome == sched.Preempt {
 		b.take(r, d)
 	}
 	b.hold(r, r.request, "reserved")
-	b.event(r, string(Reserved), "", "", "Reserved "+r.request.String()+" in "+r.poolName, map[string]any{"node": r.node})
+	b.event(r, string(Reserved), actor, "", "Reserved "+r.request.String()+" in "+r.poolName, map[string]any{"node": r.node})
 	if len(r.victims) == 0 {
 		b.launchJob(r, spec)
 	}
@@ -226,7 +225,7 @@ func (b *batch) admitQueue(p *pool) {
 			}
 			b.prepare(r, d.Node)
 		})
-		b.grant(r, d, nil)
+		b.grant(r, d, nil, "")
 	}
 }
 

@@ -35,6 +35,8 @@ type undo struct {
 	row      *row
 	life     life // before
 	inserted bool
+	changes  int  // of the row
+	started  bool // all that changed is that it runs now
 	pool     *pool
 	before   pool // balances, loans and queue before
 }
@@ -83,9 +85,18 @@ func (b *batch) change(r *row, f func(*row)) {
 		b.rowsSeen[r] = len(b.journal)
 		b.journal = append(b.journal, undo{row: r, life: r.life})
 	}
-	b.unindex(r)
+	b.journal[b.rowsSeen[r]].changes++
+	before := r.life
 	f(r)
-	b.index(r)
+	b.moved(r, &before)
+}
+
+// start is change for a row that begins to run. When nothing else happens to it in
+// this batch, a narrow statement says so.
+func (b *batch) start(r *row, f func(*row)) {
+	b.holding(r, r.held, "used", f)
+	u := &b.journal[b.rowsSeen[r]]
+	u.started = u.changes == 1 && !u.inserted
 }
 
 // add puts a new row in the book.
@@ -142,6 +153,11 @@ func (b *batch) rollback() {
 // hold makes a row charge its pool with amount under the given balance
 // ("reserved", "used" or "" for nothing), instead of what it charged before.
 func (b *batch) hold(r *row, amount sched.Resources, as string) {
+	b.holding(r, amount, as, func(*row) {})
+}
+
+// holding is hold together with another change of the row.
+func (b *batch) holding(r *row, amount sched.Resources, as string, f func(*row)) {
 	p := r.pool
 	if amount.IsZero() {
 		as = ""
@@ -162,7 +178,10 @@ func (b *batch) hold(r *row, amount sched.Resources, as string) {
 	case "used":
 		p.used = p.used.Add(amount)
 	}
-	b.change(r, func(r *row) { r.held, r.heldAs = amount, as })
+	b.change(r, func(r *row) {
+		r.held, r.heldAs = amount, as
+		f(r)
+	})
 	b.poolChanged(p)
 }
 

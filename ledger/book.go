@@ -1,6 +1,7 @@
 package ledger
 
 import (
+	"maps"
 	"slices"
 	"time"
 
@@ -235,17 +236,62 @@ func (b *book) index(r *row) {
 		r.space.agents[r.agentName] = r
 		b.launches[r.launchID] = r
 		b.chargeNode(r)
-		r.space.core.PutAgent(sched.Agent{ID: r.uid, Name: r.agentName, Pool: r.poolName, Node: r.node, Gives: r.held, Settled: r.settled()})
+		b.tellAgent(r)
 	}
-	if r.kind != KindAgent && r.state != Preempting && r.state != Stopping {
+	if r.takeable() {
 		if r.kind == KindRegistered && r.agentUID == (sched.ID{}) {
 			// Unmanaged: evaluated, but its agent frees nothing.
 			r.space.core.PutAgent(sched.Agent{ID: r.uid, Name: r.agentName, Pool: r.poolName, Settled: true})
 		}
-		r.space.core.PutTask(sched.Task{
-			ID: r.uid, Name: r.taskID, Agent: r.agentID(), Pool: r.poolName, Priority: r.priority, Labels: r.labels,
-			Start: timeOf(r.started), Estimate: sched.Time(r.estimate.Milliseconds()), PreemptedBy: r.preemptedBy, Preemptions: r.preemptions,
-		})
+		b.tellTask(r)
+	}
+}
+
+// takeable reports whether the row is a task that the core may name as a victim.
+func (r *row) takeable() bool {
+	return r.kind != KindAgent && r.state != Preempting && r.state != Stopping
+}
+
+func (b *book) tellAgent(r *row) {
+	r.space.core.PutAgent(sched.Agent{ID: r.uid, Name: r.agentName, Pool: r.poolName, Node: r.node, Gives: r.held, Settled: r.settled()})
+}
+
+func (b *book) tellTask(r *row) {
+	r.space.core.PutTask(sched.Task{
+		ID: r.uid, Name: r.taskID, Agent: r.agentID(), Pool: r.poolName, Priority: r.priority, Labels: r.labels,
+		Start: timeOf(r.started), Estimate: sched.Time(r.estimate.Milliseconds()), PreemptedBy: r.preemptedBy, Preemptions: r.preemptions,
+	})
+}
+
+// moved brings everything in step with a row that changed. Most changes leave it
+// where it is found, with the same agent: then only what is different is told on.
+func (b *book) moved(r *row, before *life) {
+	after := r.life
+	r.life = *before
+	agent, task, settled := r.onAgent(), r.takeable(), r.settled()
+	stays := r.indexed && r.kind != KindRegistered && agent && task && after.state.Live() && after.state != Queued && after.launchID == before.launchID
+	if stays {
+		r.life = after
+		stays = r.onAgent() && r.takeable()
+	}
+	if !stays {
+		r.life = *before
+		b.unindex(r)
+		after.indexed, after.charged = r.indexed, r.charged
+		r.life = after
+		b.index(r)
+		return
+	}
+	if r.node != before.node || len(r.victims) != len(before.victims) {
+		b.unchargeNode(r)
+		b.chargeNode(r)
+	}
+	if r.node != before.node || r.settled() != settled || !r.held.Equal(before.held) {
+		b.tellAgent(r)
+	}
+	if r.priority != before.priority || !r.started.Equal(before.started) || r.estimate != before.estimate || r.preemptions != before.preemptions ||
+		len(r.preemptedBy) != len(before.preemptedBy) || !maps.Equal(r.labels, before.labels) {
+		b.tellTask(r)
 	}
 }
 
@@ -275,10 +321,7 @@ func (b *book) unindex(r *row) {
 			delete(b.launches, r.launchID)
 		}
 	}
-	if !r.charged.amount.IsZero() {
-		b.nodes.Adjust(r.charged.node, r.charged.amount)
-		r.charged = nodeCharge{}
-	}
+	b.unchargeNode(r)
 	r.space.core.RemoveTask(r.uid)
 	if r.kind != KindRegistered || r.agentUID == (sched.ID{}) {
 		r.space.core.RemoveAgent(r.uid)
@@ -301,6 +344,13 @@ func (b *book) chargeNode(r *row) {
 	need = need.Positive()
 	b.nodes.Adjust(r.node, need.Neg())
 	r.charged = nodeCharge{node: r.node, amount: need}
+}
+
+func (b *book) unchargeNode(r *row) {
+	if !r.charged.amount.IsZero() {
+		b.nodes.Adjust(r.charged.node, r.charged.amount)
+		r.charged = nodeCharge{}
+	}
 }
 
 // queueOrder puts higher priority first, then who waits longest.

@@ -58,11 +58,7 @@ func (b *batch) ready(uid sched.ID, attempt int, s Started) error {
 	if (r.state != Reserved && r.state != Launching) || len(r.victims) > 0 {
 		return refuse(ErrWrongState, "the task is %s", r.state)
 	}
-	if r.state == Reserved {
-		b.event(r, string(Launching), "", "", "Launching "+r.agentName, nil)
-	}
-	b.hold(r, r.held, "used")
-	b.change(r, func(r *row) {
+	b.start(r, func(r *row) {
 		r.state, r.phase, r.code, r.reason = Running, "", "", ""
 		r.started = b.now
 		r.actorName, r.rayNS, r.actorID, r.node, r.pid = s.ActorName, s.RayNS, s.ActorID, s.Node, s.PID

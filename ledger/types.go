@@ -235,7 +235,7 @@ type Event struct {
 	TaskID        string
 	Pool          string
 	Attempt       int
-	Type          string // a State, or something that happened within one: submitted, phase:cancelling, registered, pool.created, policy.changed, …
+	Type          string // a State, or something that happened within one: phase:cancelling, registered, pool.created, policy.changed, …
 	Actor         string
 	Code          string
 	Message       string

@@ -236,9 +236,19 @@ func (b *batch) flush(ctx context.Context) *pgx.Batch {
 // queueUpdates writes the changing part of rows that were there before, or of those just inserted.
 func (b *batch) queueUpdates(ctx context.Context, q *dbgen.Queries, inserted bool) error {
 	var u dbgen.UpdateTasksParams
+	var s dbgen.StartTasksParams
 	for _, e := range b.journal {
 		r := e.row
 		if r == nil || e.inserted != inserted || inserted && !r.changedSinceInsert() {
+			continue
+		}
+		if e.started && e.changes == 1 {
+			s.Uids = append(s.Uids, pgUUID(r.uid))
+			s.NodeIds = append(s.NodeIds, string(r.node))
+			s.ActorNames = append(s.ActorNames, r.actorName)
+			s.RayNamespaces = append(s.RayNamespaces, r.rayNS)
+			s.ActorIds = append(s.ActorIds, r.actorID)
+			s.Pids = append(s.Pids, int32(r.pid))
 			continue
 		}
 		u.Uids = append(u.Uids, pgUUID(r.uid))
@@ -267,6 +277,12 @@ func (b *batch) queueUpdates(ctx context.Context, q *dbgen.Queries, inserted boo
 		u.EndedAts = append(u.EndedAts, r.ended)
 		u.Leases = append(u.Leases, r.lease)
 		r.lease = false
+	}
+	if len(s.Uids) > 0 {
+		s.Now = b.now
+		if err := q.StartTasks(ctx, s); err != nil {
+			return err
+		}
 	}
 	if len(u.Uids) == 0 {
 		return nil

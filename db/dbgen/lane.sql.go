@@ -318,6 +318,39 @@ func (q *Queries) PreemptorRunning(ctx context.Context, arg PreemptorRunningPara
 	return err
 }
 
+const startTasks = `-- name: StartTasks :exec
+UPDATE tasks t
+SET state = 'running', phase = '', code = '', reason = '', held_as = 'used', started_at = $1::timestamptz,
+    node_id = u.node_id, actor_name = u.actor_name, ray_namespace = u.ray_namespace, actor_id = u.actor_id, pid = u.pid
+FROM (SELECT unnest($2::uuid[]) AS uid, unnest($3::text[]) AS node_id, unnest($4::text[]) AS actor_name,
+             unnest($5::text[]) AS ray_namespace, unnest($6::text[]) AS actor_id, unnest($7::integer[]) AS pid) u
+WHERE t.uid = u.uid
+`
+
+type StartTasksParams struct {
+	Now           time.Time
+	Uids          []pgtype.UUID
+	NodeIds       []string
+	ActorNames    []string
+	RayNamespaces []string
+	ActorIds      []string
+	Pids          []int32
+}
+
+// What most updates are: a reserved task runs now. UpdateTasks would say the same.
+func (q *Queries) StartTasks(ctx context.Context, arg StartTasksParams) error {
+	_, err := q.db.Exec(ctx, startTasks,
+		arg.Now,
+		arg.Uids,
+		arg.NodeIds,
+		arg.ActorNames,
+		arg.RayNamespaces,
+		arg.ActorIds,
+		arg.Pids,
+	)
+	return err
+}
+
 const updatePreemption = `-- name: UpdatePreemption :exec
 UPDATE preemptions
 SET phase = $1, cancel_success = $2, cancel_error = $3, save_error = $4, saved_state = $5,

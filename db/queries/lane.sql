@@ -75,6 +75,15 @@ FROM (SELECT unnest(@uids::uuid[]) AS uid, unnest(@states::text[]) AS state, unn
              unnest(@leases::boolean[]) AS lease) u
 WHERE t.uid = u.uid;
 
+-- What most updates are: a reserved task runs now. UpdateTasks would say the same.
+-- name: StartTasks :exec
+UPDATE tasks t
+SET state = 'running', phase = '', code = '', reason = '', held_as = 'used', started_at = @now::timestamptz,
+    node_id = u.node_id, actor_name = u.actor_name, ray_namespace = u.ray_namespace, actor_id = u.actor_id, pid = u.pid
+FROM (SELECT unnest(@uids::uuid[]) AS uid, unnest(@node_ids::text[]) AS node_id, unnest(@actor_names::text[]) AS actor_name,
+             unnest(@ray_namespaces::text[]) AS ray_namespace, unnest(@actor_ids::text[]) AS actor_id, unnest(@pids::integer[]) AS pid) u
+WHERE t.uid = u.uid;
+
 -- name: WriteResult :exec
 UPDATE tasks SET result = @result WHERE uid = @uid;
 

@@ -128,7 +128,7 @@ type Event struct {
 	ID            int64           `json:"id" doc:"Grows; resume a stream after it."`
 	At            Stamp           `json:"at"`
 	Namespace     string          `json:"namespace"`
-	Type          string          `json:"type" doc:"A task's new state, or what happened within one: submitted, phase:cancelling, registered, pool.created, policy.changed, …" example:"running"`
+	Type          string          `json:"type" doc:"A task's new state, or what happened within one: phase:cancelling, registered, pool.created, policy.changed, …" example:"running"`
 	TaskID        string          `json:"task_id" doc:"Empty for events that are not about a task."`
 	TaskUID       UID             `json:"task_uid"`
 	Pool          string          `json:"pool"`

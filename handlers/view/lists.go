@@ -48,11 +48,6 @@ func event(e ledger.TimedEvent) web.Event {
 	out := web.Event{ID: number(e.ID), At: e.At, Type: strings.TrimPrefix(e.Type, "phase:"), Task: e.TaskID, Pool: e.Pool, Actor: e.Actor, Took: e.Took}
 	text := e.Message
 	switch e.Type {
-	case "submitted":
-		text = ""
-		if e.Pool != "" {
-			out.Text = web.Line{web.Text("to "), web.PoolRef(e.Pool)}
-		}
 	case string(ledger.Queued):
 		text = either(afterColon(text), text)
 	case "registered":

@@ -38,7 +38,7 @@ func topics(kind string) []pages.Topic {
 		return []pages.Topic{pages.Policy, pages.Events}
 	case strings.HasPrefix(kind, "pool."):
 		return []pages.Topic{pages.Pools, pages.Events}
-	case kind == "changed", kind == "submitted":
+	case kind == "changed":
 		return []pages.Topic{pages.Tasks, pages.Events}
 	case strings.HasPrefix(kind, "phase:"):
 		return []pages.Topic{pages.Tasks, pages.Agents, pages.Preemptions, pages.Events}

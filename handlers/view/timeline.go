@@ -13,6 +13,13 @@ import (
 // timeline is what happened to a task, newest first, with how long each step lasted.
 func timeline(t ledger.TaskReport, now time.Time) []web.Step {
 	var out []web.Step
+	if len(t.Events) > 0 && t.Kind == ledger.KindTask {
+		s := web.Step{At: t.SubmittedAt, Title: web.Line{web.Strong("Submitted")}, Took: t.Events[0].At.Sub(t.SubmittedAt)}
+		if t.Actor != "" {
+			s.Title = append(s.Title, web.Text(" by "+t.Actor))
+		}
+		out = append(out, s)
+	}
 	for i, e := range t.Events {
 		s := step(e, t)
 		switch {
@@ -36,13 +43,11 @@ func step(e ledger.Event, t ledger.TaskReport) web.Step {
 		}
 	}
 	switch e.Type {
-	case "submitted":
-		by()
 	case string(ledger.Queued):
 		if e.Code == "preempted" || e.Code == "restored" || e.Code == "preemptor_failed" || strings.HasPrefix(e.Message, "Queued again") {
 			s.Title, s.Tone = web.Line{web.Strong("Queued again")}, "warn"
+			by()
 		}
-		by()
 		s.Detail = web.Say(plain(afterColon(e.Message)))
 	case string(ledger.Reserved):
 		s.Title = append(s.Title, web.Text(" "+resources(t.Request).String()+" in "), web.PoolRef(e.Pool))
