@@ -38,7 +38,7 @@ var errUsage = errors.New("")
 
 // ballast keeps the garbage collector from running all the time while little is in
 // memory: it counts as heap, and is never touched, so it takes no memory.
-var ballast = make([]byte, 64<<20)
+var ballast = make([]byte, 256<<20)
 
 func main() {
 	defer runtime.KeepAlive(&ballast)

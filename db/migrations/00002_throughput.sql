@@ -15,6 +15,7 @@ ALTER TABLE tasks
     ADD CONSTRAINT tasks_queued_holds_nothing CHECK (state <> 'queued' OR held_as = ''),
     ADD CONSTRAINT tasks_registered_holds_nothing CHECK (kind <> 'registered' OR held_as = '');
 
+
 -- +goose Down
 ALTER TABLE tasks RESET (fillfactor);
 ALTER TABLE tasks
