@@ -67,7 +67,6 @@ type activeKey struct {
 // Timings of the loops.
 const (
 	workEvery      = 3 * time.Second
-	leaseEvery     = 10 * time.Second
 	nodesEvery     = 5 * time.Second
 	reconcileEvery = 30 * time.Second
 	slowLaunch     = 40 * time.Millisecond // a launch that takes longer is shown as launching
@@ -76,6 +75,13 @@ const (
 
 // New makes a pool that does nothing until Start.
 func New(o Options) *Pool {
+	o = o.withDefaults()
+	ctx, cancel := context.WithCancel(context.Background())
+	return &Pool{o: o, l: o.Ledger, b: o.Bridge, log: o.Logger, slots: make(chan struct{}, o.Workers), ctx: ctx, cancel: cancel,
+		upCh: make(chan struct{}), active: map[activeKey]bool{}}
+}
+
+func (o Options) withDefaults() Options {
 	if o.Cluster == "" {
 		o.Cluster = "local"
 	}
@@ -88,9 +94,7 @@ func New(o Options) *Pool {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	return &Pool{o: o, l: o.Ledger, b: o.Bridge, log: o.Logger, slots: make(chan struct{}, o.Workers), ctx: ctx, cancel: cancel,
-		upCh: make(chan struct{}), active: map[activeKey]bool{}}
+	return o
 }
 
 // Start connects to the sidecar and begins to work.
@@ -99,16 +103,17 @@ func (p *Pool) Start() {
 	p.wg.Go(p.tick)
 }
 
-// Stop leaves agents running in Ray and gives unfinished work away.
+// Stop leaves agents running in Ray; who works on them next finds what is unfinished.
 func (p *Pool) Stop(ctx context.Context) error {
 	p.cancel()
 	done := make(chan struct{})
 	go func() { p.wg.Wait(); close(done) }()
 	select {
 	case <-done:
+		return nil
 	case <-ctx.Done():
+		return ctx.Err()
 	}
-	return p.l.DropLeases(ctx)
 }
 
 // Up reports whether the sidecar answers, and why not.
@@ -195,9 +200,8 @@ func (p *Pool) Enqueue(jobs []ledger.Job) {
 
 // tick runs what happens on timers.
 func (p *Pool) tick() {
-	work, lease, nodes, reconcile := time.NewTicker(workEvery), time.NewTicker(leaseEvery), time.NewTicker(nodesEvery), time.NewTicker(reconcileEvery)
+	work, nodes, reconcile := time.NewTicker(workEvery), time.NewTicker(nodesEvery), time.NewTicker(reconcileEvery)
 	defer work.Stop()
-	defer lease.Stop()
 	defer nodes.Stop()
 	defer reconcile.Stop()
 	p.claimWork()
@@ -206,8 +210,6 @@ func (p *Pool) tick() {
 		case <-work.C:
 			p.claimWork()
 			p.complain("ending overdue tasks", p.l.EndOverdue(p.ctx))
-		case <-lease.C:
-			p.complain("renewing leases", p.l.RenewLeases(p.ctx))
 		case <-nodes.C:
 			if p.up.Load() {
 				p.complain("reading nodes", p.readNodes())
@@ -228,12 +230,8 @@ func (p *Pool) complain(what string, err error) {
 	}
 }
 
-// claimWork takes over rows nobody alive works on.
+// claimWork finds what a server before this one left, and jobs that were lost on the way.
 func (p *Pool) claimWork() {
-	if err := p.l.TakeOver(p.ctx); err != nil {
-		p.complain("taking over", err)
-		return
-	}
 	jobs, err := p.l.Work(p.ctx)
 	p.complain("claiming work", err)
 	p.Enqueue(jobs)

@@ -20,7 +20,7 @@ func (p *Pool) launch(j ledger.Job) {
 		d, err := p.l.Details(p.ctx, j.UID)
 		if err != nil {
 			p.complain("reading task "+j.TaskID, err)
-			return // the lease runs out and it is tried again
+			return // claimWork tries it again
 		}
 		spec, saved = &d.Spec, d.SavedState
 	}
@@ -36,7 +36,7 @@ func (p *Pool) launch(j ledger.Job) {
 	for {
 		launched, err := p.b.Launch(p.ctx, req)
 		if p.ctx.Err() != nil {
-			return // whoever takes the lease finds the launch under its id
+			return // whoever leads next finds the launch under its id
 		}
 		if err == nil {
 			slow.Stop()

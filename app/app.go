@@ -16,11 +16,11 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
 	"github.com/go-chi/chi/v5"
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
@@ -55,6 +55,9 @@ type Config struct {
 	// BridgeURL connects to a sidecar that runs elsewhere: unix:/path, or http://host:port with BridgeToken.
 	BridgeURL   string
 	BridgeToken string
+	// Bridge, when not nil, is asked for the way to Ray instead: several servers in
+	// one test share a cluster.
+	Bridge func(deployment string) bridge.Bridge
 	// Python and RayAddress start a sidecar of our own when BridgeURL is empty.
 	// BridgeURL == "fake" runs the in-process fake (benchmarks and demos without Ray).
 	Python     string
@@ -75,9 +78,7 @@ type App struct {
 	registry *prometheus.Registry
 	pool     *pgxpool.Pool
 	ledger   *ledger.Ledger
-	sidecar  *bridge.Process
-	bridge   bridge.Bridge
-	agents   *agents.Pool
+	agents   atomic.Pointer[agents.Seat]
 	figures  *api.MemoryMetrics
 	auth     *auth.Auth
 	listener net.Listener
@@ -118,7 +119,11 @@ func New(ctx context.Context, cfg Config) (a *App, err error) {
 		return nil, databaseError(err)
 	}
 	a.ledger, err = ledger.Open(ctx, a.pool, ledger.Options{SingleTransactions: cfg.SingleTransactions, Metrics: ledger.NewMetrics(a.registry), Logger: cfg.Logger,
-		Jobs: func(jobs []ledger.Job) { a.agents.Enqueue(jobs) }})
+		Jobs: func(jobs []ledger.Job) {
+			if s := a.agents.Load(); s != nil {
+				s.Enqueue(jobs)
+			}
+		}})
 	if err != nil {
 		return nil, err
 	}
@@ -149,13 +154,14 @@ func (a *App) Start(ctx context.Context) error {
 	}
 	run, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	a.stop = cancel
-	a.alive.Go(func() { a.holdLock(run) })
+	a.ledger.SetURL(a.URL())
 
-	if err := a.openBridge(ctx); err != nil {
+	open, err := a.bridges(ctx)
+	if err != nil {
 		return err
 	}
 	a.figures = api.NewMemoryMetrics(time.Now)
-	a.agents = agents.New(agents.Options{Ledger: a.ledger, Bridge: a.bridge, URL: a.URL(), Figures: a.figures.Report, Metrics: agents.NewMetrics(a.registry), Logger: a.log})
+	a.agents.Store(agents.NewSeat(agents.Options{Ledger: a.ledger, URL: a.URL(), Figures: a.figures.Report, Metrics: agents.NewMetrics(a.registry), Logger: a.log}, open))
 	a.alive.Go(func() { a.watchBalances(run) })
 
 	handler, err := a.handler()
@@ -166,7 +172,7 @@ func (a *App) Start(ctx context.Context) error {
 		BaseContext: func(net.Listener) context.Context { return run },
 		ErrorLog:    slog.NewLogLogger(a.log.Handler(), slog.LevelDebug)}
 	go func() { _ = a.http.Serve(a.listener) }()
-	a.agents.Start()
+	a.agents.Load().Start()
 	a.log.Info("listening", "url", a.URL())
 	return nil
 }
@@ -188,60 +194,60 @@ func (a *App) listen() (err error) {
 	return nil
 }
 
-// openBridge connects to the sidecar, or starts one.
-func (a *App) openBridge(ctx context.Context) error {
+// bridges gives the way to open the bridge to Ray, which happens whenever this server
+// becomes the one that runs the cluster's agents: connecting to the sidecar, or
+// starting one.
+func (a *App) bridges(ctx context.Context) (func(context.Context) (bridge.Bridge, error), error) {
 	deployment, err := a.ledger.Deployment(ctx)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	switch {
+	case a.cfg.Bridge != nil:
+		return func(context.Context) (bridge.Bridge, error) { return a.cfg.Bridge(deployment), nil }, nil
 	case a.cfg.BridgeURL == "fake":
 		node := bridge.Node{ID: "fake-node", Address: "127.0.0.1", Alive: true, Total: bridge.Resources{"cpu": 1 << 40, "gpu": 1 << 40, "memory": 1 << 40}}
-		a.bridge = bridge.NewFakeCluster(node).Bridge(deployment)
+		cluster := bridge.NewFakeCluster(node)
+		return func(context.Context) (bridge.Bridge, error) { return cluster.Bridge(deployment), nil }, nil
 	case a.cfg.BridgeURL != "":
-		a.bridge, err = bridge.Dial(a.cfg.BridgeURL, a.cfg.BridgeToken)
-		if err != nil {
-			return fmt.Errorf("bridge %s: %w", a.cfg.BridgeURL, err)
-		}
-	default:
-		dir := a.cfg.RunDir
-		if dir == "" {
-			if dir, err = os.MkdirTemp("", "schedulemesh-"); err != nil {
-				return err
+		dial := func(context.Context) (bridge.Bridge, error) {
+			b, err := bridge.Dial(a.cfg.BridgeURL, a.cfg.BridgeToken)
+			if err != nil {
+				return nil, fmt.Errorf("bridge %s: %w", a.cfg.BridgeURL, err)
 			}
+			return b, nil
 		}
-		a.sidecar, err = bridge.StartProcess(bridge.ProcessConfig{Python: a.cfg.Python, Socket: filepath.Join(dir, "bridge.sock"),
+		b, err := dial(ctx) // what is wrong with the address is said at once
+		if err != nil {
+			return nil, err
+		}
+		return dial, b.Close()
+	}
+	dir := a.cfg.RunDir
+	if dir == "" {
+		if dir, err = os.MkdirTemp("", "schedulemesh-"); err != nil {
+			return nil, err
+		}
+	}
+	return func(context.Context) (bridge.Bridge, error) {
+		p, err := bridge.StartProcess(bridge.ProcessConfig{Python: a.cfg.Python, Socket: filepath.Join(dir, "bridge.sock"),
 			RayAddress: a.cfg.RayAddress, Deployment: deployment, Logger: a.log})
 		if err != nil {
-			return err
+			return nil, err
 		}
-		a.bridge = a.sidecar.Bridge()
-	}
-	return nil
+		return sidecar{p.Bridge(), p}, nil
+	}, nil
 }
 
-// holdLock keeps the advisory lock that tells other servers that this one lives.
-func (a *App) holdLock(ctx context.Context) {
-	for ctx.Err() == nil {
-		conn, err := pgx.Connect(ctx, a.cfg.DatabaseURL)
-		if err == nil {
-			if err = a.ledger.HoldServerLock(ctx, conn); err == nil {
-				for err == nil {
-					select {
-					case <-ctx.Done():
-						err = ctx.Err()
-					case <-time.After(2 * time.Second):
-						err = conn.Ping(ctx)
-					}
-				}
-			}
-			_ = conn.Close(context.WithoutCancel(ctx))
-		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(time.Second):
-		}
-	}
+// sidecar is the bridge to a sidecar of our own, which ends with it.
+type sidecar struct {
+	bridge.Bridge
+	process *bridge.Process
+}
+
+func (s sidecar) Close() error {
+	s.process.Stop()
+	return nil
 }
 
 // watchBalances keeps the gauge of what `server verify` would print.
@@ -284,8 +290,8 @@ func (a *App) handler() (http.Handler, error) {
 	r.Get("/healthz", func(w http.ResponseWriter, _ *http.Request) { plain(w, http.StatusOK, "ok") })
 	r.Get("/readyz", a.readyz)
 	r.Handle("/metrics", promhttp.HandlerFor(a.registry, promhttp.HandlerOpts{Registry: a.registry}))
-	api.New(api.Deps{Ledger: a.ledger, Logs: a.agents, Metrics: a.figures, Logger: a.log, Version: Version()}).Mount(r)
-	view := view.New(a.ledger, a.agents, view.Options{Logger: a.log})
+	api.New(api.Deps{Ledger: a.ledger, Logs: a.agents.Load(), Metrics: a.figures, Logger: a.log, Version: Version()}).Mount(r)
+	view := view.New(a.ledger, a.agents.Load(), view.Options{Logger: a.log})
 	site := pages.New(view, view, view, pages.Options{Logger: a.log, SignOut: "/sign-out", Version: Version()})
 	r.Mount("/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		site.ServeHTTP(w, r.WithContext(pages.WithUser(r.Context(), auth.User(r.Context()))))
@@ -307,7 +313,7 @@ func (a *App) readyz(w http.ResponseWriter, r *http.Request) {
 	if err := a.ledger.Ready(ctx); err != nil {
 		status, lines[0] = http.StatusServiceUnavailable, "database: "+err.Error()
 	}
-	if up, why := a.agents.Up(); !up {
+	if up, why := a.agents.Load().Up(); !up {
 		status, lines[1] = http.StatusServiceUnavailable, "ray: the sidecar does not answer yet"
 		if why != nil {
 			lines[1] = "ray: " + why.Error()
@@ -338,13 +344,10 @@ func (a *App) Token() string { return a.auth.Token() }
 // Ledger is the door to quota and tasks, for tests.
 func (a *App) Ledger() *ledger.Ledger { return a.ledger }
 
-// Bridge is the way to Ray, for tests.
-func (a *App) Bridge() bridge.Bridge { return a.bridge }
-
 // WaitReady waits until the sidecar answers.
 func (a *App) WaitReady(ctx context.Context) error {
 	for {
-		up, why := a.agents.Up()
+		up, why := a.agents.Load().Up()
 		if up {
 			return nil
 		}
@@ -371,13 +374,8 @@ func (a *App) Stop(ctx context.Context) error {
 	} else if a.listener != nil {
 		_ = a.listener.Close()
 	}
-	if a.agents != nil {
-		err = errors.Join(err, a.agents.Stop(ctx))
-	}
-	if a.sidecar != nil {
-		a.sidecar.Stop()
-	} else if a.bridge != nil {
-		_ = a.bridge.Close()
+	if s := a.agents.Load(); s != nil {
+		err = errors.Join(err, s.Stop(ctx))
 	}
 	if a.ledger != nil {
 		a.ledger.Close()

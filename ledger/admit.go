@@ -183,7 +183,6 @@ func (b *batch) prepare(r *row, node sched.NodeID) {
 	r.actorID, r.pid, r.actorName, r.rayNS = "", 0, "", ""
 	r.code, r.reason, r.phase = "", "", ""
 	r.started = time.Time{}
-	r.lease = true
 }
 
 // grant gives an indexed, reserved row its quota, taking the decision's victims for it.

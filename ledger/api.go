@@ -24,7 +24,7 @@ import (
 
 // Options of a ledger. The zero value works.
 type Options struct {
-	// Server names this process in leases; made up when empty.
+	// Server names this process among those on the database; made up when empty.
 	Server string
 	// SingleTransactions runs a transaction for each call instead of lanes, to measure them.
 	SingleTransactions bool
@@ -46,6 +46,8 @@ type Ledger struct {
 	stop   context.CancelFunc
 	server string
 	log    *slog.Logger
+	// servers are those that share the database.
+	servers *membership
 
 	mu      sync.Mutex
 	waiting map[sched.ID]map[chan struct{}]bool
@@ -67,13 +69,21 @@ func Open(ctx context.Context, pool *pgxpool.Pool, opts Options) (*Ledger, error
 	l := &Ledger{pool: pool, q: dbgen.New(pool), opts: opts, server: opts.Server, log: opts.Logger,
 		waiting: map[sched.ID]map[chan struct{}]bool{}, spaces: map[string]int64{}}
 	l.feed = newFeed(l)
+	l.servers = newMembership(l)
 	laneConns, err := laneConnections(ctx, pool)
 	if err != nil {
 		return nil, fmt.Errorf("ledger: connecting: %w", err)
 	}
 	l.lane = &lane{pool: laneConns, book: newBook(), in: make(chan *call, 4*maxBatch), stopped: make(chan struct{}), single: opts.SingleTransactions,
-		server: opts.Server, now: opts.Now, log: opts.Logger, metrics: opts.Metrics, after: l.after}
+		now: opts.Now, log: opts.Logger, metrics: opts.Metrics, after: l.after}
+	// A member first: what others change from now on is written down for this one.
+	conn, err := l.servers.join(ctx)
+	if err != nil {
+		laneConns.Close()
+		return nil, fmt.Errorf("ledger: joining: %w", err)
+	}
 	if err := l.lane.loadAll(ctx); err != nil {
+		closeConn(conn)
 		laneConns.Close()
 		return nil, fmt.Errorf("ledger: loading: %w", err)
 	}
@@ -81,8 +91,9 @@ func Open(ctx context.Context, pool *pgxpool.Pool, opts Options) (*Ledger, error
 	l.stop = cancel
 	go l.lane.run(run)
 	go l.feed.run(run)
+	go l.servers.run(run, conn)
 	if err := l.ensureNamespace(ctx, "default"); err != nil {
-		cancel()
+		l.Close()
 		return nil, err
 	}
 	return l, nil
@@ -92,6 +103,7 @@ func Open(ctx context.Context, pool *pgxpool.Pool, opts Options) (*Ledger, error
 func (l *Ledger) Close() {
 	l.stop()
 	<-l.lane.stopped
+	<-l.servers.done
 	l.lane.pool.Close()
 }
 

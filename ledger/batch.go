@@ -14,7 +14,6 @@ type batch struct {
 	*book
 	now    time.Time
 	locked map[int64]bool // pools whose rows we hold
-	server string
 
 	journal  []undo
 	rowsSeen map[*row]int // row → its entry in the journal

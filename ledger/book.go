@@ -20,6 +20,8 @@ type book struct {
 	byID   map[int64]*space
 	pools  map[int64]*pool
 	rows   map[sched.ID]*row
+	// working are the rows in a state that moves by work of the agents package.
+	working map[sched.ID]*row
 	// launches finds the row that holds an agent by what the bridge knows it by.
 	launches map[string]*row
 	nodes    *sched.Nodes
@@ -128,7 +130,6 @@ type life struct {
 	taking  *taking    // this row's agent is being taken; never changed in place
 	victims []sched.ID // holders of the agents this row waits for
 	took    []sched.ID // tasks this attempt took, all gone by now
-	lease   bool       // give this server the lease with the next write
 	indexed bool
 	charged nodeCharge
 }
@@ -174,7 +175,7 @@ const (
 
 func newBook() *book {
 	return &book{
-		spaces: map[string]*space{}, byID: map[int64]*space{}, pools: map[int64]*pool{}, rows: map[sched.ID]*row{}, launches: map[string]*row{},
+		spaces: map[string]*space{}, byID: map[int64]*space{}, pools: map[int64]*pool{}, rows: map[sched.ID]*row{}, working: map[sched.ID]*row{}, launches: map[string]*row{},
 		nodes: sched.NewNodes(), total: map[sched.NodeID]nodeTotal{},
 	}
 }
@@ -199,6 +200,15 @@ func (r *row) onAgent() bool {
 	return r.kind != KindRegistered && r.state != Queued && r.state.Live()
 }
 
+// works reports whether the row may need work of the agents package.
+func (r *row) works() bool {
+	switch r.state {
+	case Reserved, Launching, Preempting, Stopping:
+		return true
+	}
+	return false
+}
+
 // settled reports whether the row's agent may be taken.
 func (r *row) settled() bool {
 	return r.state == Running || ((r.state == Reserved || r.state == Launching) && len(r.victims) == 0)
@@ -219,6 +229,9 @@ func (b *book) index(r *row) {
 	}
 	r.indexed = true
 	b.rows[r.uid] = r
+	if r.works() {
+		b.working[r.uid] = r
+	}
 	if r.pool != nil {
 		r.pool.rows[r.uid] = r
 	}
@@ -302,6 +315,7 @@ func (b *book) unindex(r *row) {
 	}
 	r.indexed = false
 	delete(b.rows, r.uid)
+	delete(b.working, r.uid)
 	if r.pool != nil {
 		delete(r.pool.rows, r.uid)
 		if r.state == Queued {

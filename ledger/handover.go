@@ -144,7 +144,6 @@ func (b *batch) takeJob(h *row) {
 			j.Tasks = append(j.Tasks, JobTask{UID: r.uid, TaskID: r.taskID, Pool: r.poolName})
 		}
 	}
-	b.change(h, func(h *row) { h.lease = true })
 	b.job(j)
 }
 
@@ -268,7 +267,7 @@ func (b *batch) victimGone(h *row) {
 	}
 	switch p.state {
 	case Reserved:
-		b.change(p, func(p *row) { p.phase, p.reason, p.lease = "", "", true })
+		b.change(p, func(p *row) { p.phase, p.reason = "", "" })
 		b.launchJob(p, nil)
 	case Stopping: // cancelled while it waited; it never had an agent
 		b.job(Job{Kind: JobStop, UID: p.uid, Attempt: p.attempt, LaunchID: p.launchID, Namespace: p.space.name, Pool: p.poolName, Cluster: p.pool.cluster})

@@ -45,7 +45,6 @@ type lane struct {
 	in      chan *call
 	stopped chan struct{}
 	single  bool // a transaction for each call: to measure what lanes bring
-	server  string
 	now     func() time.Time
 	log     *slog.Logger
 	metrics *Metrics
@@ -371,7 +370,7 @@ func (l *lane) rollback(conn *pgxpool.Conn) {
 }
 
 func (l *lane) newBatch() *batch {
-	return &batch{book: l.book, now: l.now().UTC().Truncate(time.Microsecond), locked: map[int64]bool{}, server: l.server,
+	return &batch{book: l.book, now: l.now().UTC().Truncate(time.Microsecond), locked: map[int64]bool{},
 		rowsSeen: map[*row]int{}, poolSeen: map[*pool]bool{}, loanOut: map[loanKey]bool{}}
 }
 

@@ -461,11 +461,8 @@ func TestARestartFindsEverythingAgain(t *testing.T) {
 	w2.verified()
 }
 
-// forceWork claims what a dead server left, as if its lease had run out.
+// forceWork finds what a server before this one left.
 func (w *world) forceWork() error {
-	if _, err := w.db.Exec(context.Background(), "UPDATE tasks SET lease_until = now() - interval '1 hour' WHERE lease_owner <> ''"); err != nil {
-		return err
-	}
 	jobs, err := w.Work(context.Background())
 	w.announce(jobs)
 	return err

@@ -170,7 +170,7 @@ func (b *batch) agentDied(uid sched.ID, attempt int, reason string) error {
 func (b *batch) stopping(r *row, to State, code, reason, actor string) {
 	launched := r.state == Running || r.state == Launching || (r.state == Reserved && len(r.victims) == 0)
 	b.change(r, func(r *row) {
-		r.state, r.ending, r.code, r.reason, r.lease = Stopping, to, code, reason, true
+		r.state, r.ending, r.code, r.reason = Stopping, to, code, reason
 	})
 	words := map[State]string{Completed: "Completed; stopping its agent", Failed: "Failed: " + reason + "; stopping its agent", Cancelled: "Cancelled; stopping its agent"}[to]
 	b.event(r, string(Stopping), actor, code, words, nil)

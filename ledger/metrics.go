@@ -18,6 +18,7 @@ type Metrics struct {
 	replays      prometheus.Counter
 	unknowns     prometheus.Counter
 	catchUps     prometheus.Counter
+	takeOvers    prometheus.Counter
 	eventsByType *prometheus.CounterVec
 }
 
@@ -38,9 +39,10 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		replays:      prometheus.NewCounter(prometheus.CounterOpts{Name: "schedulemesh_ledger_replays_total", Help: "Batches that failed and were replayed one call at a time."}),
 		unknowns:     prometheus.NewCounter(prometheus.CounterOpts{Name: "schedulemesh_ledger_unknown_commits_total", Help: "Commits whose answer was lost."}),
 		catchUps:     prometheus.NewCounter(prometheus.CounterOpts{Name: "schedulemesh_ledger_pool_reloads_total", Help: "Pools reloaded because another server had changed them."}),
+		takeOvers:    prometheus.NewCounter(prometheus.CounterOpts{Name: "schedulemesh_takeovers_total", Help: "Leases of clusters taken from a server that had died."}),
 		eventsByType: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "schedulemesh_events_total", Help: "Transitions of tasks, by type."}, []string{"type"}),
 	}
-	reg.MustRegister(m.preemptions, m.evaluation, m.evaluationS, m.batchCalls, m.batchTime, m.retries, m.replays, m.unknowns, m.catchUps, m.eventsByType)
+	reg.MustRegister(m.preemptions, m.evaluation, m.evaluationS, m.batchCalls, m.batchTime, m.retries, m.replays, m.unknowns, m.catchUps, m.takeOvers, m.eventsByType)
 	return m
 }
 
@@ -72,6 +74,12 @@ func (m *Metrics) unknown() {
 func (m *Metrics) caughtUp(n int) {
 	if m != nil {
 		m.catchUps.Add(float64(n))
+	}
+}
+
+func (m *Metrics) tookOver() {
+	if m != nil {
+		m.takeOvers.Inc()
 	}
 }
 

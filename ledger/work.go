@@ -291,59 +291,16 @@ func (l *Ledger) ByLaunch(ctx context.Context, launchID string) (h Holding, ok b
 	return h, ok, err
 }
 
-// serverLocks is the first half of the advisory lock each live server holds; the
-// second is a hash of its name. Its backend lets go when the server dies.
-const serverLocks = 7301
-
-// releaseDead is not among db/queries: sqlc does not know pg_locks.
-const releaseDead = `
-UPDATE tasks SET lease_owner = '', lease_until = NULL
-WHERE state IN ('reserved', 'launching', 'preempting', 'stopping') AND lease_owner NOT IN ('', $1)
-  AND NOT EXISTS (SELECT 1 FROM pg_locks k
-                  WHERE k.locktype = 'advisory' AND k.granted AND k.objsubid = 2
-                    AND k.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
-                    AND k.classid::bigint = $2 AND k.objid::bigint = (hashtext(lease_owner)::bigint & 4294967295))`
-
-// HoldServerLock marks this server as alive until conn closes.
-func (l *Ledger) HoldServerLock(ctx context.Context, conn *pgx.Conn) error {
-	_, err := conn.Exec(ctx, "SELECT pg_advisory_lock($1::int, hashtext($2))", serverLocks, l.server)
-	return err
-}
-
-// TakeOver ends the leases of servers that died, so that their work is claimed at once.
-func (l *Ledger) TakeOver(ctx context.Context) error {
-	_, err := l.pool.Exec(ctx, releaseDead, l.server, serverLocks)
-	return err
-}
-
-// Work claims rows that need somebody and are leased to nobody alive, and gives their jobs,
-// with those of the rows that are this server's already.
+// Work gives the jobs of all rows that need somebody. Jobs are also announced when they
+// arise: asking finds those that were lost on the way, or left by a server that died.
 func (l *Ledger) Work(ctx context.Context) ([]Job, error) {
-	uids, err := l.q.Work(ctx, dbgen.WorkParams{Me: l.server, Until: l.now().Add(leaseTime), Now: l.now(), RowLimit: 1000})
-	if err != nil {
-		return nil, l.lane.outward(err)
-	}
-	// Its own too: should a job have been lost on the way, this finds it again.
-	mine, err := l.q.Mine(ctx, dbgen.MineParams{Me: l.server, RowLimit: 1000})
-	if err != nil {
-		return nil, l.lane.outward(err)
-	}
-	for _, m := range mine {
-		uids = append(uids, m.Uid)
-	}
-	if len(uids) == 0 {
-		return nil, nil
-	}
-	slices.SortFunc(uids, func(x, y pgtype.UUID) int { return bytes.Compare(x.Bytes[:], y.Bytes[:]) })
-	uids = slices.Compact(uids)
 	var jobs []Job
-	err = l.lane.look(ctx, func(b *book) {
-		for _, id := range uids {
-			if r := b.rows[id.Bytes]; r != nil {
-				jobs = append(jobs, b.jobOf(r)...)
-			}
+	err := l.lane.look(ctx, func(b *book) {
+		for _, r := range b.working {
+			jobs = append(jobs, b.jobOf(r)...)
 		}
 	})
+	slices.SortFunc(jobs, func(x, y Job) int { return bytes.Compare(x.UID[:], y.UID[:]) })
 	return jobs, err
 }
 
@@ -380,14 +337,6 @@ func (b *book) jobOf(r *row) []Job {
 	}
 	return []Job{j}
 }
-
-// RenewLeases keeps this server's work its own.
-func (l *Ledger) RenewLeases(ctx context.Context) error {
-	return l.q.RenewLeases(ctx, dbgen.RenewLeasesParams{Until: l.now().Add(leaseTime), Me: l.server})
-}
-
-// DropLeases gives this server's unfinished work away at shutdown.
-func (l *Ledger) DropLeases(ctx context.Context) error { return l.q.DropLeases(ctx, l.server) }
 
 // Deployment identifies this database to Ray clusters.
 func (l *Ledger) Deployment(ctx context.Context) (string, error) {

@@ -16,9 +16,6 @@ import (
 	"github.com/schedulemesh/schedulemesh/sched"
 )
 
-// leaseTime is how long work belongs to a server that does not renew it.
-const leaseTime = 30 * time.Second
-
 // pipeline lets generated queries be queued in a pgx.Batch: statements of one
 // transaction then travel in one round trip.
 type pipeline struct{ *pgx.Batch }
@@ -109,7 +106,6 @@ func (w sqlWrite) queue(ctx context.Context, q *dbgen.Queries) error { return w(
 func (b *batch) flush(ctx context.Context) *pgx.Batch {
 	out := &pgx.Batch{}
 	q := dbgen.New(pipeline{out})
-	until := b.now.Add(leaseTime)
 	must := func(err error) { _ = err } // queueing cannot fail
 
 	for _, s := range b.first {
@@ -119,7 +115,7 @@ func (b *batch) flush(ctx context.Context) *pgx.Batch {
 	must(b.queueUpdates(ctx, q, false))
 	if len(b.inserts) > 0 {
 		var a dbgen.InsertTasksParams
-		a.Now, a.LeaseOwner, a.LeaseUntil = b.now, b.server, until
+		a.Now = b.now
 		for _, in := range b.inserts {
 			r := in.row
 			spec, _ := json.Marshal(in.spec)
@@ -275,8 +271,6 @@ func (b *batch) queueUpdates(ctx context.Context, q *dbgen.Queries, inserted boo
 		u.QueuedAts = append(u.QueuedAts, r.queued)
 		u.StartedAts = append(u.StartedAts, r.started)
 		u.EndedAts = append(u.EndedAts, r.ended)
-		u.Leases = append(u.Leases, r.lease)
-		r.lease = false
 	}
 	if len(s.Uids) > 0 {
 		s.Now = b.now
@@ -287,7 +281,6 @@ func (b *batch) queueUpdates(ctx context.Context, q *dbgen.Queries, inserted boo
 	if len(u.Uids) == 0 {
 		return nil
 	}
-	u.LeaseOwner, u.LeaseUntil = b.server, b.now.Add(leaseTime)
 	return q.UpdateTasks(ctx, u)
 }
 

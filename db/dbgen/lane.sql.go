@@ -156,30 +156,27 @@ const insertTasks = `-- name: InsertTasks :exec
 INSERT INTO tasks (uid, namespace_id, kind, task_id, pool_id, pool_name, state, priority, labels, request, held, held_as,
                    agent_name, agent_uid, node_id, launch_id, actor_name, ray_namespace, spec, pickled, body_hash, estimate_ms, max_runtime_ms, launch_ms,
                    on_insufficient, on_preempted, on_failure, max_attempts, actor,
-                   submitted_at, queued_at, started_at, actor_id, pid, attempt, lease_owner, lease_until)
+                   submitted_at, queued_at, started_at, actor_id, pid, attempt)
 SELECT u.uid, u.namespace_id, u.kind, nullif(u.task_id, ''), nullif(u.pool_id, 0), u.pool_name, u.state, u.priority, u.labels, u.request, u.held, u.held_as,
        u.agent_name, nullif(u.agent_uid, '00000000-0000-0000-0000-000000000000'::uuid), u.node_id, u.launch_id, u.actor_name, u.ray_namespace, u.spec, u.pickled, u.body_hash, u.estimate_ms, u.max_runtime_ms, u.launch_ms,
        u.on_insufficient, u.on_preempted, u.on_failure, u.max_attempts, u.actor,
-       $1::timestamptz, nullif(u.queued_at, '0001-01-01 00:00:00+00'), nullif(u.started_at, '0001-01-01 00:00:00+00'), u.actor_id, u.pid, u.attempt,
-       $2::text, $3::timestamptz
-FROM (SELECT unnest($4::uuid[]) AS uid, unnest($5::bigint[]) AS namespace_id, unnest($6::text[]) AS kind,
-             unnest($7::text[]) AS task_id, unnest($8::bigint[]) AS pool_id, unnest($9::text[]) AS pool_name,
-             unnest($10::text[]) AS state, unnest($11::bigint[]) AS priority, unnest($12::jsonb[]) AS labels,
-             unnest($13::jsonb[]) AS request, unnest($14::jsonb[]) AS held, unnest($15::text[]) AS held_as,
-             unnest($16::text[]) AS agent_name, unnest($17::uuid[]) AS agent_uid, unnest($18::text[]) AS node_id, unnest($19::text[]) AS launch_id,
-             unnest($20::text[]) AS actor_name, unnest($21::text[]) AS ray_namespace,
-             unnest($22::jsonb[]) AS spec, unnest($23::bytea[]) AS pickled, unnest($24::bytea[]) AS body_hash,
-             unnest($25::bigint[]) AS estimate_ms, unnest($26::bigint[]) AS max_runtime_ms, unnest($27::bigint[]) AS launch_ms,
-             unnest($28::text[]) AS on_insufficient, unnest($29::text[]) AS on_preempted,
-             unnest($30::text[]) AS on_failure, unnest($31::integer[]) AS max_attempts, unnest($32::text[]) AS actor,
-             unnest($33::text[]) AS actor_id, unnest($34::integer[]) AS pid, unnest($35::integer[]) AS attempt,
-             unnest($36::timestamptz[]) AS queued_at, unnest($37::timestamptz[]) AS started_at) u
+       $1::timestamptz, nullif(u.queued_at, '0001-01-01 00:00:00+00'), nullif(u.started_at, '0001-01-01 00:00:00+00'), u.actor_id, u.pid, u.attempt
+FROM (SELECT unnest($2::uuid[]) AS uid, unnest($3::bigint[]) AS namespace_id, unnest($4::text[]) AS kind,
+             unnest($5::text[]) AS task_id, unnest($6::bigint[]) AS pool_id, unnest($7::text[]) AS pool_name,
+             unnest($8::text[]) AS state, unnest($9::bigint[]) AS priority, unnest($10::jsonb[]) AS labels,
+             unnest($11::jsonb[]) AS request, unnest($12::jsonb[]) AS held, unnest($13::text[]) AS held_as,
+             unnest($14::text[]) AS agent_name, unnest($15::uuid[]) AS agent_uid, unnest($16::text[]) AS node_id, unnest($17::text[]) AS launch_id,
+             unnest($18::text[]) AS actor_name, unnest($19::text[]) AS ray_namespace,
+             unnest($20::jsonb[]) AS spec, unnest($21::bytea[]) AS pickled, unnest($22::bytea[]) AS body_hash,
+             unnest($23::bigint[]) AS estimate_ms, unnest($24::bigint[]) AS max_runtime_ms, unnest($25::bigint[]) AS launch_ms,
+             unnest($26::text[]) AS on_insufficient, unnest($27::text[]) AS on_preempted,
+             unnest($28::text[]) AS on_failure, unnest($29::integer[]) AS max_attempts, unnest($30::text[]) AS actor,
+             unnest($31::text[]) AS actor_id, unnest($32::integer[]) AS pid, unnest($33::integer[]) AS attempt,
+             unnest($34::timestamptz[]) AS queued_at, unnest($35::timestamptz[]) AS started_at) u
 `
 
 type InsertTasksParams struct {
 	Now             time.Time
-	LeaseOwner      string
-	LeaseUntil      time.Time
 	Uids            []pgtype.UUID
 	NamespaceIds    []int64
 	Kinds           []string
@@ -219,8 +216,6 @@ type InsertTasksParams struct {
 func (q *Queries) InsertTasks(ctx context.Context, arg InsertTasksParams) error {
 	_, err := q.db.Exec(ctx, insertTasks,
 		arg.Now,
-		arg.LeaseOwner,
-		arg.LeaseUntil,
 		arg.Uids,
 		arg.NamespaceIds,
 		arg.Kinds,
@@ -394,23 +389,18 @@ SET state = u.state, phase = u.phase, attempt = u.attempt, priority = u.priority
     estimate_ms = u.estimate_ms, failures = u.failures, preemptions = u.preemptions, preempted_by = u.preempted_by::uuid[],
     ending = u.ending, code = u.code, reason = u.reason,
     queued_at = nullif(u.queued_at, '0001-01-01 00:00:00+00'), started_at = nullif(u.started_at, '0001-01-01 00:00:00+00'), ended_at = nullif(u.ended_at, '0001-01-01 00:00:00+00'),
-    ended_uid = CASE WHEN u.ended_at > '0001-01-01 00:00:00+00' THEN t.uid END,
-    lease_owner = CASE WHEN u.lease THEN $1::text ELSE t.lease_owner END,
-    lease_until = CASE WHEN u.lease THEN $2::timestamptz ELSE t.lease_until END
-FROM (SELECT unnest($3::uuid[]) AS uid, unnest($4::text[]) AS state, unnest($5::text[]) AS phase, unnest($6::integer[]) AS attempt,
-             unnest($7::bigint[]) AS priority, unnest($8::jsonb[]) AS labels, unnest($9::jsonb[]) AS held, unnest($10::text[]) AS held_as,
-             unnest($11::text[]) AS node_id, unnest($12::text[]) AS launch_id, unnest($13::text[]) AS actor_name, unnest($14::text[]) AS ray_namespace,
-             unnest($15::text[]) AS actor_id, unnest($16::integer[]) AS pid, unnest($17::bigint[]) AS estimate_ms,
-             unnest($18::integer[]) AS failures, unnest($19::integer[]) AS preemptions, unnest($20::text[]) AS preempted_by,
-             unnest($21::text[]) AS ending, unnest($22::text[]) AS code, unnest($23::text[]) AS reason,
-             unnest($24::timestamptz[]) AS queued_at, unnest($25::timestamptz[]) AS started_at, unnest($26::timestamptz[]) AS ended_at,
-             unnest($27::boolean[]) AS lease) u
+    ended_uid = CASE WHEN u.ended_at > '0001-01-01 00:00:00+00' THEN t.uid END
+FROM (SELECT unnest($1::uuid[]) AS uid, unnest($2::text[]) AS state, unnest($3::text[]) AS phase, unnest($4::integer[]) AS attempt,
+             unnest($5::bigint[]) AS priority, unnest($6::jsonb[]) AS labels, unnest($7::jsonb[]) AS held, unnest($8::text[]) AS held_as,
+             unnest($9::text[]) AS node_id, unnest($10::text[]) AS launch_id, unnest($11::text[]) AS actor_name, unnest($12::text[]) AS ray_namespace,
+             unnest($13::text[]) AS actor_id, unnest($14::integer[]) AS pid, unnest($15::bigint[]) AS estimate_ms,
+             unnest($16::integer[]) AS failures, unnest($17::integer[]) AS preemptions, unnest($18::text[]) AS preempted_by,
+             unnest($19::text[]) AS ending, unnest($20::text[]) AS code, unnest($21::text[]) AS reason,
+             unnest($22::timestamptz[]) AS queued_at, unnest($23::timestamptz[]) AS started_at, unnest($24::timestamptz[]) AS ended_at) u
 WHERE t.uid = u.uid
 `
 
 type UpdateTasksParams struct {
-	LeaseOwner    string
-	LeaseUntil    time.Time
 	Uids          []pgtype.UUID
 	States        []string
 	Phases        []string
@@ -435,13 +425,10 @@ type UpdateTasksParams struct {
 	QueuedAts     []time.Time
 	StartedAts    []time.Time
 	EndedAts      []time.Time
-	Leases        []bool
 }
 
 func (q *Queries) UpdateTasks(ctx context.Context, arg UpdateTasksParams) error {
 	_, err := q.db.Exec(ctx, updateTasks,
-		arg.LeaseOwner,
-		arg.LeaseUntil,
 		arg.Uids,
 		arg.States,
 		arg.Phases,
@@ -466,7 +453,6 @@ func (q *Queries) UpdateTasks(ctx context.Context, arg UpdateTasksParams) error 
 		arg.QueuedAts,
 		arg.StartedAts,
 		arg.EndedAts,
-		arg.Leases,
 	)
 	return err
 }

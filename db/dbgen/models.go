@@ -10,6 +10,14 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
+type ClusterLease struct {
+	Cluster   string
+	Server    string
+	Since     time.Time
+	Nodes     []byte
+	NodesSeen *time.Time
+}
+
 type Deployment struct {
 	OnlyRow   bool
 	ID        pgtype.UUID
@@ -34,11 +42,12 @@ type Loan struct {
 }
 
 type Namespace struct {
-	ID            int64
-	Name          string
-	Ephemeral     bool
-	PolicyVersion int32
-	CreatedAt     time.Time
+	ID               int64
+	Name             string
+	Ephemeral        bool
+	PolicyVersion    int32
+	CreatedAt        time.Time
+	UnmanagedVersion int64
 }
 
 type Policy struct {
@@ -62,6 +71,13 @@ type Pool struct {
 	Version           int64
 	CreatedAt         time.Time
 	DeletedAt         *time.Time
+}
+
+type PoolChange struct {
+	PoolID  int64
+	Version int64
+	Uids    []pgtype.UUID
+	At      time.Time
 }
 
 type PoolResource struct {
@@ -105,6 +121,12 @@ type Preemption struct {
 	SavedAt          *time.Time
 	GoneAt           *time.Time
 	RunningAt        *time.Time
+}
+
+type Server struct {
+	Name      string
+	Url       string
+	Heartbeat time.Time
 }
 
 type Task struct {
@@ -154,8 +176,6 @@ type Task struct {
 	StartedAt      *time.Time
 	EndedAt        *time.Time
 	EndedUid       pgtype.UUID
-	LeaseOwner     string
-	LeaseUntil     *time.Time
 }
 
 type TaskEvent struct {

@@ -27,7 +27,7 @@ func (q *Queries) ActivatePolicy(ctx context.Context, arg ActivatePolicyParams) 
 }
 
 const agentByName = `-- name: AgentByName :one
-SELECT t.uid, t.namespace_id, t.kind, t.task_id, t.pool_id, t.pool_name, t.state, t.phase, t.attempt, t.priority, t.labels, t.request, t.held, t.held_as, t.agent_name, t.agent_uid, t.node_id, t.launch_id, t.actor_name, t.ray_namespace, t.actor_id, t.pid, t.spec, t.pickled, t.body_hash, t.estimate_ms, t.max_runtime_ms, t.launch_ms, t.on_insufficient, t.on_preempted, t.on_failure, t.max_attempts, t.failures, t.preemptions, t.preempted_by, t.ending, t.code, t.reason, t.result, t.saved_state, t.actor, t.submitted_at, t.queued_at, t.started_at, t.ended_at, t.ended_uid, t.lease_owner, t.lease_until FROM tasks t JOIN namespaces n ON n.id = t.namespace_id
+SELECT t.uid, t.namespace_id, t.kind, t.task_id, t.pool_id, t.pool_name, t.state, t.phase, t.attempt, t.priority, t.labels, t.request, t.held, t.held_as, t.agent_name, t.agent_uid, t.node_id, t.launch_id, t.actor_name, t.ray_namespace, t.actor_id, t.pid, t.spec, t.pickled, t.body_hash, t.estimate_ms, t.max_runtime_ms, t.launch_ms, t.on_insufficient, t.on_preempted, t.on_failure, t.max_attempts, t.failures, t.preemptions, t.preempted_by, t.ending, t.code, t.reason, t.result, t.saved_state, t.actor, t.submitted_at, t.queued_at, t.started_at, t.ended_at, t.ended_uid FROM tasks t JOIN namespaces n ON n.id = t.namespace_id
 WHERE n.name = $1 AND t.kind <> 'registered' AND (t.agent_name = $2 OR t.task_id = $2)
 ORDER BY (t.ended_at IS NULL) DESC, (t.agent_name = $2) DESC, t.uid DESC LIMIT 1
 `
@@ -87,8 +87,6 @@ func (q *Queries) AgentByName(ctx context.Context, arg AgentByNameParams) (Task,
 		&i.StartedAt,
 		&i.EndedAt,
 		&i.EndedUid,
-		&i.LeaseOwner,
-		&i.LeaseUntil,
 	)
 	return i, err
 }
@@ -235,16 +233,6 @@ type DropIdempotentParams struct {
 
 func (q *Queries) DropIdempotent(ctx context.Context, arg DropIdempotentParams) error {
 	_, err := q.db.Exec(ctx, dropIdempotent, arg.NamespaceID, arg.Key)
-	return err
-}
-
-const dropLeases = `-- name: DropLeases :exec
-UPDATE tasks SET lease_owner = '', lease_until = NULL
-WHERE lease_owner = $1::text AND state IN ('reserved', 'launching', 'preempting', 'stopping')
-`
-
-func (q *Queries) DropLeases(ctx context.Context, me string) error {
-	_, err := q.db.Exec(ctx, dropLeases, me)
 	return err
 }
 
@@ -450,7 +438,7 @@ func (q *Queries) LastEventID(ctx context.Context) (int64, error) {
 }
 
 const listAgents = `-- name: ListAgents :many
-SELECT t.uid, t.namespace_id, t.kind, t.task_id, t.pool_id, t.pool_name, t.state, t.phase, t.attempt, t.priority, t.labels, t.request, t.held, t.held_as, t.agent_name, t.agent_uid, t.node_id, t.launch_id, t.actor_name, t.ray_namespace, t.actor_id, t.pid, t.spec, t.pickled, t.body_hash, t.estimate_ms, t.max_runtime_ms, t.launch_ms, t.on_insufficient, t.on_preempted, t.on_failure, t.max_attempts, t.failures, t.preemptions, t.preempted_by, t.ending, t.code, t.reason, t.result, t.saved_state, t.actor, t.submitted_at, t.queued_at, t.started_at, t.ended_at, t.ended_uid, t.lease_owner, t.lease_until FROM tasks t JOIN namespaces n ON n.id = t.namespace_id
+SELECT t.uid, t.namespace_id, t.kind, t.task_id, t.pool_id, t.pool_name, t.state, t.phase, t.attempt, t.priority, t.labels, t.request, t.held, t.held_as, t.agent_name, t.agent_uid, t.node_id, t.launch_id, t.actor_name, t.ray_namespace, t.actor_id, t.pid, t.spec, t.pickled, t.body_hash, t.estimate_ms, t.max_runtime_ms, t.launch_ms, t.on_insufficient, t.on_preempted, t.on_failure, t.max_attempts, t.failures, t.preemptions, t.preempted_by, t.ending, t.code, t.reason, t.result, t.saved_state, t.actor, t.submitted_at, t.queued_at, t.started_at, t.ended_at, t.ended_uid FROM tasks t JOIN namespaces n ON n.id = t.namespace_id
 WHERE n.name = $1 AND t.kind <> 'registered' AND t.ended_at IS NULL AND t.state <> 'queued'
   AND ($2::text = '' OR t.agent_name > $2)
 ORDER BY t.agent_name LIMIT $3
@@ -518,8 +506,6 @@ func (q *Queries) ListAgents(ctx context.Context, arg ListAgentsParams) ([]Task,
 			&i.StartedAt,
 			&i.EndedAt,
 			&i.EndedUid,
-			&i.LeaseOwner,
-			&i.LeaseUntil,
 		); err != nil {
 			return nil, err
 		}
@@ -741,43 +727,6 @@ func (q *Queries) LockNamespace(ctx context.Context, name string) (LockNamespace
 	return i, err
 }
 
-const mine = `-- name: Mine :many
-SELECT uid, attempt, state FROM tasks
-WHERE state IN ('reserved', 'launching', 'preempting', 'stopping') AND lease_owner = $1::text ORDER BY uid LIMIT $2
-`
-
-type MineParams struct {
-	Me       string
-	RowLimit int32
-}
-
-type MineRow struct {
-	Uid     pgtype.UUID
-	Attempt int32
-	State   string
-}
-
-// Rows this server is to work on.
-func (q *Queries) Mine(ctx context.Context, arg MineParams) ([]MineRow, error) {
-	rows, err := q.db.Query(ctx, mine, arg.Me, arg.RowLimit)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var items []MineRow
-	for rows.Next() {
-		var i MineRow
-		if err := rows.Scan(&i.Uid, &i.Attempt, &i.State); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
-}
-
 const namespaceNames = `-- name: NamespaceNames :many
 SELECT name FROM namespaces ORDER BY name
 `
@@ -827,7 +776,7 @@ func (q *Queries) OldestRunning(ctx context.Context) (string, error) {
 
 const overdue = `-- name: Overdue :many
 SELECT uid, attempt FROM tasks
-WHERE state = 'running' AND max_runtime_ms > 0 AND started_at + max_runtime_ms * interval '1 millisecond' < $1::timestamptz
+WHERE ended_at IS NULL AND max_runtime_ms > 0 AND state = 'running' AND started_at + max_runtime_ms * interval '1 millisecond' < $1::timestamptz
 ORDER BY started_at LIMIT 500
 `
 
@@ -1109,24 +1058,9 @@ func (q *Queries) QueueAhead(ctx context.Context, uid pgtype.UUID) (int64, error
 	return count, err
 }
 
-const renewLeases = `-- name: RenewLeases :exec
-UPDATE tasks SET lease_until = $1::timestamptz
-WHERE lease_owner = $2::text AND state IN ('reserved', 'launching', 'preempting', 'stopping')
-`
-
-type RenewLeasesParams struct {
-	Until time.Time
-	Me    string
-}
-
-func (q *Queries) RenewLeases(ctx context.Context, arg RenewLeasesParams) error {
-	_, err := q.db.Exec(ctx, renewLeases, arg.Until, arg.Me)
-	return err
-}
-
 const taskByID = `-- name: TaskByID :one
 
-SELECT t.uid, t.namespace_id, t.kind, t.task_id, t.pool_id, t.pool_name, t.state, t.phase, t.attempt, t.priority, t.labels, t.request, t.held, t.held_as, t.agent_name, t.agent_uid, t.node_id, t.launch_id, t.actor_name, t.ray_namespace, t.actor_id, t.pid, t.spec, t.pickled, t.body_hash, t.estimate_ms, t.max_runtime_ms, t.launch_ms, t.on_insufficient, t.on_preempted, t.on_failure, t.max_attempts, t.failures, t.preemptions, t.preempted_by, t.ending, t.code, t.reason, t.result, t.saved_state, t.actor, t.submitted_at, t.queued_at, t.started_at, t.ended_at, t.ended_uid, t.lease_owner, t.lease_until, n.name AS namespace FROM tasks t JOIN namespaces n ON n.id = t.namespace_id
+SELECT t.uid, t.namespace_id, t.kind, t.task_id, t.pool_id, t.pool_name, t.state, t.phase, t.attempt, t.priority, t.labels, t.request, t.held, t.held_as, t.agent_name, t.agent_uid, t.node_id, t.launch_id, t.actor_name, t.ray_namespace, t.actor_id, t.pid, t.spec, t.pickled, t.body_hash, t.estimate_ms, t.max_runtime_ms, t.launch_ms, t.on_insufficient, t.on_preempted, t.on_failure, t.max_attempts, t.failures, t.preemptions, t.preempted_by, t.ending, t.code, t.reason, t.result, t.saved_state, t.actor, t.submitted_at, t.queued_at, t.started_at, t.ended_at, t.ended_uid, n.name AS namespace FROM tasks t JOIN namespaces n ON n.id = t.namespace_id
 WHERE n.name = $1 AND t.task_id = $2 AND t.kind <> 'agent'
 ORDER BY (t.ended_at IS NULL) DESC, t.uid DESC LIMIT 1
 `
@@ -1192,15 +1126,13 @@ func (q *Queries) TaskByID(ctx context.Context, arg TaskByIDParams) (TaskByIDRow
 		&i.Task.StartedAt,
 		&i.Task.EndedAt,
 		&i.Task.EndedUid,
-		&i.Task.LeaseOwner,
-		&i.Task.LeaseUntil,
 		&i.Namespace,
 	)
 	return i, err
 }
 
 const taskByUID = `-- name: TaskByUID :one
-SELECT t.uid, t.namespace_id, t.kind, t.task_id, t.pool_id, t.pool_name, t.state, t.phase, t.attempt, t.priority, t.labels, t.request, t.held, t.held_as, t.agent_name, t.agent_uid, t.node_id, t.launch_id, t.actor_name, t.ray_namespace, t.actor_id, t.pid, t.spec, t.pickled, t.body_hash, t.estimate_ms, t.max_runtime_ms, t.launch_ms, t.on_insufficient, t.on_preempted, t.on_failure, t.max_attempts, t.failures, t.preemptions, t.preempted_by, t.ending, t.code, t.reason, t.result, t.saved_state, t.actor, t.submitted_at, t.queued_at, t.started_at, t.ended_at, t.ended_uid, t.lease_owner, t.lease_until, n.name AS namespace FROM tasks t JOIN namespaces n ON n.id = t.namespace_id
+SELECT t.uid, t.namespace_id, t.kind, t.task_id, t.pool_id, t.pool_name, t.state, t.phase, t.attempt, t.priority, t.labels, t.request, t.held, t.held_as, t.agent_name, t.agent_uid, t.node_id, t.launch_id, t.actor_name, t.ray_namespace, t.actor_id, t.pid, t.spec, t.pickled, t.body_hash, t.estimate_ms, t.max_runtime_ms, t.launch_ms, t.on_insufficient, t.on_preempted, t.on_failure, t.max_attempts, t.failures, t.preemptions, t.preempted_by, t.ending, t.code, t.reason, t.result, t.saved_state, t.actor, t.submitted_at, t.queued_at, t.started_at, t.ended_at, t.ended_uid, n.name AS namespace FROM tasks t JOIN namespaces n ON n.id = t.namespace_id
 WHERE t.uid = $1
 `
 
@@ -1259,8 +1191,6 @@ func (q *Queries) TaskByUID(ctx context.Context, uid pgtype.UUID) (TaskByUIDRow,
 		&i.Task.StartedAt,
 		&i.Task.EndedAt,
 		&i.Task.EndedUid,
-		&i.Task.LeaseOwner,
-		&i.Task.LeaseUntil,
 		&i.Namespace,
 	)
 	return i, err
@@ -1410,46 +1340,4 @@ func (q *Queries) UpdatePool(ctx context.Context, arg UpdatePoolParams) error {
 		arg.ID,
 	)
 	return err
-}
-
-const work = `-- name: Work :many
-UPDATE tasks SET lease_owner = $1::text, lease_until = $2::timestamptz
-WHERE uid IN (SELECT w.uid FROM tasks w
-              WHERE w.state IN ('reserved', 'launching', 'preempting', 'stopping')
-                AND (w.lease_owner = '' OR w.lease_until IS NULL OR w.lease_until < $3::timestamptz)
-              ORDER BY w.uid LIMIT $4 FOR UPDATE SKIP LOCKED)
-RETURNING uid
-`
-
-type WorkParams struct {
-	Me       string
-	Until    time.Time
-	Now      time.Time
-	RowLimit int32
-}
-
-// Rows that need somebody: in a state that moves by work, and leased to nobody alive.
-func (q *Queries) Work(ctx context.Context, arg WorkParams) ([]pgtype.UUID, error) {
-	rows, err := q.db.Query(ctx, work,
-		arg.Me,
-		arg.Until,
-		arg.Now,
-		arg.RowLimit,
-	)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var items []pgtype.UUID
-	for rows.Next() {
-		var uid pgtype.UUID
-		if err := rows.Scan(&uid); err != nil {
-			return nil, err
-		}
-		items = append(items, uid)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
 }

@@ -36,12 +36,11 @@ DELETE FROM loans WHERE lender_id = @lender_id AND borrower_id = @borrower_id AN
 INSERT INTO tasks (uid, namespace_id, kind, task_id, pool_id, pool_name, state, priority, labels, request, held, held_as,
                    agent_name, agent_uid, node_id, launch_id, actor_name, ray_namespace, spec, pickled, body_hash, estimate_ms, max_runtime_ms, launch_ms,
                    on_insufficient, on_preempted, on_failure, max_attempts, actor,
-                   submitted_at, queued_at, started_at, actor_id, pid, attempt, lease_owner, lease_until)
+                   submitted_at, queued_at, started_at, actor_id, pid, attempt)
 SELECT u.uid, u.namespace_id, u.kind, nullif(u.task_id, ''), nullif(u.pool_id, 0), u.pool_name, u.state, u.priority, u.labels, u.request, u.held, u.held_as,
        u.agent_name, nullif(u.agent_uid, '00000000-0000-0000-0000-000000000000'::uuid), u.node_id, u.launch_id, u.actor_name, u.ray_namespace, u.spec, u.pickled, u.body_hash, u.estimate_ms, u.max_runtime_ms, u.launch_ms,
        u.on_insufficient, u.on_preempted, u.on_failure, u.max_attempts, u.actor,
-       @now::timestamptz, nullif(u.queued_at, '0001-01-01 00:00:00+00'), nullif(u.started_at, '0001-01-01 00:00:00+00'), u.actor_id, u.pid, u.attempt,
-       @lease_owner::text, @lease_until::timestamptz
+       @now::timestamptz, nullif(u.queued_at, '0001-01-01 00:00:00+00'), nullif(u.started_at, '0001-01-01 00:00:00+00'), u.actor_id, u.pid, u.attempt
 FROM (SELECT unnest(@uids::uuid[]) AS uid, unnest(@namespace_ids::bigint[]) AS namespace_id, unnest(@kinds::text[]) AS kind,
              unnest(@task_ids::text[]) AS task_id, unnest(@pool_ids::bigint[]) AS pool_id, unnest(@pool_names::text[]) AS pool_name,
              unnest(@states::text[]) AS state, unnest(@priorities::bigint[]) AS priority, unnest(@labels::jsonb[]) AS labels,
@@ -62,17 +61,14 @@ SET state = u.state, phase = u.phase, attempt = u.attempt, priority = u.priority
     estimate_ms = u.estimate_ms, failures = u.failures, preemptions = u.preemptions, preempted_by = u.preempted_by::uuid[],
     ending = u.ending, code = u.code, reason = u.reason,
     queued_at = nullif(u.queued_at, '0001-01-01 00:00:00+00'), started_at = nullif(u.started_at, '0001-01-01 00:00:00+00'), ended_at = nullif(u.ended_at, '0001-01-01 00:00:00+00'),
-    ended_uid = CASE WHEN u.ended_at > '0001-01-01 00:00:00+00' THEN t.uid END,
-    lease_owner = CASE WHEN u.lease THEN @lease_owner::text ELSE t.lease_owner END,
-    lease_until = CASE WHEN u.lease THEN @lease_until::timestamptz ELSE t.lease_until END
+    ended_uid = CASE WHEN u.ended_at > '0001-01-01 00:00:00+00' THEN t.uid END
 FROM (SELECT unnest(@uids::uuid[]) AS uid, unnest(@states::text[]) AS state, unnest(@phases::text[]) AS phase, unnest(@attempts::integer[]) AS attempt,
              unnest(@priorities::bigint[]) AS priority, unnest(@labels::jsonb[]) AS labels, unnest(@helds::jsonb[]) AS held, unnest(@held_ass::text[]) AS held_as,
              unnest(@node_ids::text[]) AS node_id, unnest(@launch_ids::text[]) AS launch_id, unnest(@actor_names::text[]) AS actor_name, unnest(@ray_namespaces::text[]) AS ray_namespace,
              unnest(@actor_ids::text[]) AS actor_id, unnest(@pids::integer[]) AS pid, unnest(@estimates::bigint[]) AS estimate_ms,
              unnest(@failuress::integer[]) AS failures, unnest(@preemptionss::integer[]) AS preemptions, unnest(@preempted_bys::text[]) AS preempted_by,
              unnest(@endings::text[]) AS ending, unnest(@codes::text[]) AS code, unnest(@reasons::text[]) AS reason,
-             unnest(@queued_ats::timestamptz[]) AS queued_at, unnest(@started_ats::timestamptz[]) AS started_at, unnest(@ended_ats::timestamptz[]) AS ended_at,
-             unnest(@leases::boolean[]) AS lease) u
+             unnest(@queued_ats::timestamptz[]) AS queued_at, unnest(@started_ats::timestamptz[]) AS started_at, unnest(@ended_ats::timestamptz[]) AS ended_at) u
 WHERE t.uid = u.uid;
 
 -- What most updates are: a reserved task runs now. UpdateTasks would say the same.

@@ -147,30 +147,8 @@ UPDATE idempotency_keys SET status = @status, body = @body WHERE namespace_id = 
 -- name: DropIdempotent :exec
 DELETE FROM idempotency_keys WHERE namespace_id = @namespace_id AND key = @key;
 
--- name: Work :many
--- Rows that need somebody: in a state that moves by work, and leased to nobody alive.
-UPDATE tasks SET lease_owner = @me::text, lease_until = @until::timestamptz
-WHERE uid IN (SELECT w.uid FROM tasks w
-              WHERE w.state IN ('reserved', 'launching', 'preempting', 'stopping')
-                AND (w.lease_owner = '' OR w.lease_until IS NULL OR w.lease_until < @now::timestamptz)
-              ORDER BY w.uid LIMIT @row_limit FOR UPDATE SKIP LOCKED)
-RETURNING uid;
-
--- name: RenewLeases :exec
-UPDATE tasks SET lease_until = @until::timestamptz
-WHERE lease_owner = @me::text AND state IN ('reserved', 'launching', 'preempting', 'stopping');
-
--- name: DropLeases :exec
-UPDATE tasks SET lease_owner = '', lease_until = NULL
-WHERE lease_owner = @me::text AND state IN ('reserved', 'launching', 'preempting', 'stopping');
-
--- name: Mine :many
--- Rows this server is to work on.
-SELECT uid, attempt, state FROM tasks
-WHERE state IN ('reserved', 'launching', 'preempting', 'stopping') AND lease_owner = @me::text ORDER BY uid LIMIT @row_limit;
-
 -- name: Overdue :many
 -- Running tasks past the most they may run.
 SELECT uid, attempt FROM tasks
-WHERE state = 'running' AND max_runtime_ms > 0 AND started_at + max_runtime_ms * interval '1 millisecond' < @now::timestamptz
+WHERE ended_at IS NULL AND max_runtime_ms > 0 AND state = 'running' AND started_at + max_runtime_ms * interval '1 millisecond' < @now::timestamptz
 ORDER BY started_at LIMIT 500;
