@@ -48,15 +48,21 @@ type Victim struct {
 // must be free in its pool, and room for all of it on one node of the pool's
 // cluster; where a cluster has no known nodes, quota alone decides.
 func (c *Core) Decide(in Incoming, now Time) Decision {
-	pool, ok := c.pools[in.Pool]
-	if ok {
+	if pool, ok := c.pools[in.Pool]; ok {
 		if node, fits := c.fits(in.Request.Positive(), &pool); fits {
 			return Decision{Outcome: Admit, Node: node}
 		}
 	}
-	n := c.newcomer(in, now)
+	return c.decide(c.newcomer(in, now))
+}
+
+func (c *Core) decide(n *newcomer) Decision {
+	pool, ok := c.pools[n.Pool]
 	if !ok {
 		return refuse(unknownPool(n))
+	}
+	if node, fits := c.fits(n.Request, &pool); fits {
+		return Decision{Outcome: Admit, Node: node}
 	}
 	p := c.problem(n, pool)
 	if x := c.ready(n.now); x != nil {

@@ -112,7 +112,7 @@ func (c *Core) judgeOnAgent(n *newcomer, t *Task, a *Agent, cluster string) (Can
 		safe = SafeUnmanaged
 	case pool.Cluster != cluster:
 		safe = SafeOtherCluster
-	case !a.Settled:
+	case !a.Settled || n.taken[a.ID]:
 		safe = SafeUnsettled
 	}
 	return v, safe

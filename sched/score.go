@@ -133,6 +133,7 @@ type newcomer struct {
 	Incoming
 	now     Time
 	blocked map[ID]bool // tasks it must never preempt: its preemptors, and theirs
+	taken   map[ID]bool // agents that make way already, for others of its gang
 }
 
 func (c *Core) newcomer(in Incoming, now Time) *newcomer {

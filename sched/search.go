@@ -195,6 +195,10 @@ func (s *search) next() (*entry, Candidate, bool) {
 		}
 		src := &s.sources[o.source]
 		if s.deciding {
+			if s.n.taken[o.e.agent.ID] {
+				s.vain()
+				continue
+			}
 			g := &o.e.agent.Gives
 			switch s.want.kind {
 			case wantAll:
