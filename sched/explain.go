@@ -26,7 +26,29 @@ func (c *Core) Explain(in Incoming, now Time, limit int) []Verdict {
 	for _, t := range c.tasks {
 		out = append(out, c.verdict(n, t, taken))
 	}
-	slices.SortFunc(out, func(a, b Verdict) int {
+	sortVerdicts(out)
+	if limit > 0 && len(out) > limit {
+		out = out[:limit]
+	}
+	return out
+}
+
+// ExplainTasks is Explain for some live tasks; ids of no live task are left out.
+func (c *Core) ExplainTasks(in Incoming, tasks []ID, now Time) []Verdict {
+	n, taken := c.asking(in, now)
+	out := make([]Verdict, 0, len(tasks))
+	for _, id := range tasks {
+		if t, ok := c.tasks[id]; ok {
+			out = append(out, c.verdict(n, t, taken))
+		}
+	}
+	sortVerdicts(out)
+	return out
+}
+
+// sortVerdicts puts the eligible first, best first, then the safe, lowest priority first.
+func sortVerdicts(all []Verdict) {
+	slices.SortFunc(all, func(a, b Verdict) int {
 		if a.Eligible != b.Eligible {
 			if a.Eligible {
 				return -1
@@ -38,10 +60,6 @@ func (c *Core) Explain(in Incoming, now Time, limit int) []Verdict {
 		}
 		return a.compare(&b.Candidate)
 	})
-	if limit > 0 && len(out) > limit {
-		out = out[:limit]
-	}
-	return out
 }
 
 // ExplainTask is Explain for one live task; false when there is none of that id.

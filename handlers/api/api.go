@@ -87,6 +87,7 @@ func New(d Deps) *API {
 	a.registerTasks(v1)
 	a.registerPreemption()
 	a.registerPolicy()
+	a.registerWhatIf()
 	a.registerAgents()
 	a.registerEvents(v1)
 	a.registerNamespaces()

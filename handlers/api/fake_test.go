@@ -36,6 +36,7 @@ type fake struct {
 	agent   ledger.Agent
 	agents  []ledger.Page[ledger.Agent]
 	policy  ledger.PolicyVersion
+	whatIf  ledger.WhatIfAnswer
 	earlier map[int]ledger.PolicyVersion // by number; policy is meant by any other
 	preempt ledger.Preemption
 	eval    ledger.EvaluationResult
@@ -167,6 +168,10 @@ func (f *fake) PutPolicy(_ context.Context, ns string, c ledger.PolicyChange) (l
 }
 func (f *fake) Rollback(_ context.Context, ns string, to, base int, author, comment string) (ledger.PolicyVersion, error) {
 	return f.policy, f.asked("Rollback", ns, to, base, author, comment)
+}
+
+func (f *fake) WhatIf(_ context.Context, ns string, w ledger.WhatIf) (ledger.WhatIfAnswer, error) {
+	return f.whatIf, f.asked("WhatIf", ns, w)
 }
 func (f *fake) Namespaces(context.Context) ([]string, error) {
 	return []string{"default", "团队"}, f.asked("Namespaces", "")

@@ -91,6 +91,14 @@ func TestRoutes(t *testing.T) {
 		"first policy version":           {"GET", "/api/v1/policy/versions/1", "", nil, "PolicyVersion", "default", []any{1}, 200, map[string]any{"against": 0.0, "changes": []any{}}},
 		"roll back":                      {"POST", "/api/v1/policy/versions/2/rollback", `{"comment":"c"}`, []string{"If-Match", "*"}, "Rollback", "default", []any{2, 0, "api", "c"}, 200, nil},
 		"roll back without a body":       {"POST", "/api/v1/policy/versions/2/rollback", "", nil, "Rollback", "default", []any{2, 0, "api", ""}, 200, nil},
+		"what if": {"POST", "/api/v1/policy/what-if", `{"task":{"task_id":"t","pool":"gpu","priority":8,"labels":{"a":"b"},"resources":{"gpu":0.5}},"policy":{"min_preempt_score":2},"limit":7}`, nil, "WhatIf", "default",
+			[]any{ledger.WhatIf{Limit: 7, Draft: json.RawMessage(`{"min_preempt_score":2}`), Task: &ledger.Supposed{TaskID: "t", Pool: "gpu", Priority: ptr(sched.Milli(8000)),
+				Labels: &sched.Labels{"a": "b"}, Request: &sched.Resources{GPU: 500}}}}, 200,
+			map[string]any{"policy_version": 3.0, "changes.field": "min_preempt_score", "task.pool": "gpu", "task.labels": map[string]any{}, "active.decision.outcome": "preempt", "active.safe.too_fresh": 2.0,
+				"active.tasks.task_id": "low", "active.tasks.taken": true, "active.tasks.message": "it makes way"}},
+		"what if the policy": {"POST", "/api/v1/policy/what-if?namespace=empty", `{"policy":{}}`, nil, "WhatIf", "empty",
+			[]any{ledger.WhatIf{Draft: json.RawMessage(`{}`)}}, 200,
+			map[string]any{"queue.waiting": 2.0, "queue.items.changed": true, "queue.items.draft.outcome": "admit", "running.items.change": "takeable", "running.protected": 1.0}},
 		"validate a good policy": {"POST", "/api/v1/policy/validate", `{"policy":{"protected_pools":["nowhere"]}}`, nil, "Pools", "default", nil, 200,
 			map[string]any{"valid": true, "errors": []any{}, "warnings": []any{`protected_pools: there is no pool "nowhere"`}, "policy.cancel_timeout": 5.0}},
 		"validate a bad policy": {"POST", "/api/v1/policy/validate", `{"policy":{"min_preempt_score":-1}}`, nil, "", "", nil, 200,
@@ -113,12 +121,19 @@ func TestRoutes(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			f := &fake{
 				pool: pool, preempt: preemption, agent: ledger.Agent{Name: "a1", Namespace: "default", State: ledger.Launching}, tasks: ledger.Page[ledger.Task]{Items: []ledger.Task{sampleTask()}, Next: "next"},
-				policy:  ledger.PolicyVersion{Version: 3, Policy: sched.DefaultPolicy(), Author: "ann", CreatedAt: noon},
+				policy: ledger.PolicyVersion{Version: 3, Policy: sched.DefaultPolicy(), Author: "ann", CreatedAt: noon},
+				whatIf: ledger.WhatIfAnswer{PolicyVersion: 3, Changes: []sched.Change{{Field: "min_preempt_score", Old: "0.5", New: "2.0"}}, Task: &sched.Incoming{Pool: "gpu"},
+					Active: &ledger.Judgement{Decision: &sched.Decision{Outcome: sched.Preempt}, Safe: map[sched.Safe]int{sched.SafeTooFresh: 2},
+						Verdicts: []sched.Verdict{{Candidate: candidate, Eligible: true, Taken: true, Message: "it makes way"}}}},
 				earlier: map[int]ledger.PolicyVersion{1: {Version: 1, Policy: *policyWith(func(p *sched.Policy) { p.MinPreemptScore = 2500 })}},
 				events:  []ledger.Event{{ID: 5, At: noon, Type: "running", TaskID: "t", Detail: json.RawMessage(`{"a":1}`)}},
 				stats:   ledger.Stats{Total: 10, SamePool: 5, CrossPool: 2, Label: 3, FailedCancels: 1, RunningTasks: 4, Recent: []ledger.Preemption{preemption}},
 				eval: ledger.EvaluationResult{ShouldPreempt: true, Candidates: []sched.Candidate{candidate}, PolicyVersion: 3, Decision: &sched.Decision{
 					Outcome: sched.Preempt, Deficit: sched.Resources{GPU: 500}, Victims: []sched.Victim{{AgentName: "a1", Gives: sched.Resources{GPU: 2000}, Tasks: []sched.Candidate{candidate}}}}},
+			}
+			if tt.ns == "empty" {
+				f.whatIf = ledger.WhatIfAnswer{Queued: 2, Queue: []ledger.QueueEffect{{TaskID: "w", Changed: true, Draft: sched.Decision{Outcome: sched.Admit}}},
+					Shift: ledger.Exposure{Protected: 1, Items: []ledger.ExposedTask{{TaskID: "r", Takeable: true}}}}
 			}
 			res := send(t, newAPI(f), tt.method, tt.target, tt.body, tt.headers...)
 			res.want(t, tt.status, "")
@@ -156,7 +171,7 @@ func TestEveryRouteIsTested(t *testing.T) {
 			}
 		}
 	}
-	if n != 36 {
+	if n != 37 {
 		t.Errorf("there are %d operations; add the new one to the tests, then change this number", n)
 	}
 }
