@@ -209,7 +209,6 @@ func (p *Pool) tick() {
 		select {
 		case <-work.C:
 			p.claimWork()
-			p.complain("ending overdue tasks", p.l.EndOverdue(p.ctx))
 		case <-nodes.C:
 			if p.up.Load() {
 				p.complain("reading nodes", p.readNodes())

@@ -39,6 +39,9 @@ func (s *PoolSpec) check() error {
 	if s.TargetAgents != nil && (*s.TargetAgents < 0 || *s.TargetAgents > 1_000_000) {
 		return invalid("target_agents", "is %d: must be 0 to 1,000,000", *s.TargetAgents)
 	}
+	if s.MaxRuntime != nil && *s.MaxRuntime < 0 {
+		return invalid("max_runtime", "is %s: must not be negative; 0 means no bound", *s.MaxRuntime)
+	}
 	if s.PlacementStrategy != nil {
 		if _, err := choice("placement_strategy", *s.PlacementStrategy, "", "PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD"); err != nil {
 			return err
@@ -74,6 +77,9 @@ func (l *Ledger) CreatePool(ctx context.Context, ns string, s PoolSpec) (Pool, e
 	}
 	if s.PGPoolConfig != nil {
 		p.PgPoolConfig = *s.PGPoolConfig
+	}
+	if s.MaxRuntime != nil {
+		p.MaxRuntimeMs = s.MaxRuntime.Milliseconds()
 	}
 	var id int64
 	err := pgx.BeginFunc(ctx, l.pool, func(tx pgx.Tx) error {
@@ -172,7 +178,8 @@ func (b *batch) updatePool(ns string, s PoolSpec, old dbgen.Pool) error {
 				Fields: map[string]string{"resources": fmt.Sprintf("at least %s, which are in use or lent", bound)}}
 		}
 	}
-	u := dbgen.UpdatePoolParams{ID: p.id, Cluster: old.Cluster, Labels: old.Labels, TargetAgents: old.TargetAgents, PlacementStrategy: old.PlacementStrategy, PgPoolConfig: old.PgPoolConfig}
+	u := dbgen.UpdatePoolParams{ID: p.id, Cluster: old.Cluster, Labels: old.Labels, TargetAgents: old.TargetAgents, PlacementStrategy: old.PlacementStrategy, PgPoolConfig: old.PgPoolConfig,
+		MaxRuntimeMs: p.maxRuntime.Milliseconds()}
 	b.touchPool(p)
 	if s.Cluster != nil {
 		u.Cluster, p.cluster = *s.Cluster, *s.Cluster
@@ -188,6 +195,11 @@ func (b *batch) updatePool(ns string, s PoolSpec, old dbgen.Pool) error {
 	}
 	if s.PGPoolConfig != nil {
 		u.PgPoolConfig = *s.PGPoolConfig
+	}
+	if s.MaxRuntime != nil {
+		was := p.maxRuntime
+		u.MaxRuntimeMs, p.maxRuntime = s.MaxRuntime.Milliseconds(), *s.MaxRuntime
+		b.redate(p, was)
 	}
 	said := "Pool " + p.name + " changed"
 	if s.Capacity != nil {
@@ -469,7 +481,7 @@ func (l *Ledger) followPolicy(ctx context.Context, ns string, v PolicyVersion) e
 		plan: func(b *book) []*pool {
 			var out []*pool
 			for _, p := range b.spaces[ns].pools {
-				if len(p.queue) > 0 {
+				if p.line.Len() > 0 {
 					out = append(out, p)
 				}
 			}
@@ -478,8 +490,7 @@ func (l *Ledger) followPolicy(ctx context.Context, ns string, v PolicyVersion) e
 		do: func(b *batch) error {
 			s := b.spaces[ns]
 			if v.Version > s.policyVersion {
-				s.core.SetPolicy(v.Policy)
-				s.policyVersion = v.Version
+				s.setPolicy(v.Policy, v.Version)
 			}
 			for _, p := range s.pools {
 				if b.locked[p.id] {

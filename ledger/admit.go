@@ -19,23 +19,32 @@ type admission struct {
 	task Task // the answer
 }
 
-// decide says what the core would do for a row that asks for room now.
-func (b *batch) decide(r *row) sched.Decision {
-	in := sched.Incoming{ID: r.uid, Name: r.taskID, Pool: r.poolName, Priority: r.priority, Labels: r.labels,
-		Request: r.request, PreemptedBy: b.elders(r)}
+// incoming is a row as the core is asked about it.
+func (b *book) incoming(r *row) sched.Incoming {
+	in := sched.Incoming{ID: r.uid, Name: r.taskID, Pool: r.poolName, Priority: r.priority, Labels: r.labels, Request: r.request, PreemptedBy: b.elders(r)}
 	if r.kind == KindAgent {
 		// An agent without a task has no priority: it takes room, it never takes it from others.
 		in.Priority, in.Labels = -1<<40, nil
 	}
-	if r.space.core.Policy().MaxPreemptionsPerMinute > 0 {
-		b.countRecent(r.space)
+	return in
+}
+
+// decide says what the core would do for a row that asks for room now.
+func (b *batch) decide(r *row) sched.Decision {
+	b.minute(r.space)
+	return r.space.core.Decide(b.incoming(r), timeOf(b.now))
+}
+
+// minute lets the core know what its pools lost lately, where the policy asks.
+func (b *batch) minute(s *space) {
+	if s.core.Policy().MaxPreemptionsPerMinute > 0 {
+		b.countRecent(s)
 	}
-	return r.space.core.Decide(in, sched.Time(b.now.UnixMilli()))
 }
 
 // elders are the tasks r must never take: those that preempted it and, through live
 // and waiting tasks, those that preempted them. Else tasks evict each other for ever.
-func (b *batch) elders(r *row) []sched.ID {
+func (b *book) elders(r *row) []sched.ID {
 	if len(r.preemptedBy) == 0 {
 		return nil
 	}
@@ -110,18 +119,12 @@ func (b *batch) submit(a *admission) error {
 		r.taskID = ""
 	}
 
-	// Who waits in line with at least this priority goes first.
-	if len(p.queue) > 0 && a.sub.OnInsufficient == Queue && p.queue[0].priority >= r.priority {
-		r.queued = b.now
-		r.code, r.reason = "queued_behind", fmt.Sprintf("waits behind %s", p.queue[0].taskID)
-		b.enqueueNew(r, a)
-		return nil
+	if !a.sub.usual() {
+		r.extras = &extras{queueTimeout: a.sub.QueueTimeout, retryBackoff: orUsual(a.sub.RetryBackoff)}
 	}
-
-	d := b.decide(r)
+	d := b.ask(r)
 	if d.Outcome == sched.Refuse {
-		waitable := d.Refusal.Code == "no_victims" || d.Refusal.Code == "victims_insufficient"
-		if a.sub.OnInsufficient == Queue && waitable {
+		if a.sub.OnInsufficient == Queue && waitable(d.Refusal.Code) {
 			r.queued = b.now
 			r.code, r.reason = string(d.Refusal.Code), d.Refusal.Message
 			b.enqueueNew(r, a)
@@ -132,31 +135,33 @@ func (b *batch) submit(a *admission) error {
 	b.lockVictims(d)
 	r.state = Reserved
 	b.prepare(r, d.Node)
-	b.add(r, &a.sub.Spec, a.sub.Actor)
+	b.place(r, a)
 	b.grant(r, d, &a.sub.Spec, a.sub.Actor)
 	a.task = b.task(r, &a.sub.Spec)
 	a.task.Created = true
 	return nil
 }
 
-func (b *batch) enqueueNew(r *row, a *admission) {
+// place puts a new row in the book, with what few rows have.
+func (b *batch) place(r *row, a *admission) {
 	b.add(r, &a.sub.Spec, a.sub.Actor)
+	if r.extras != nil {
+		r.extras.write(b, r.uid)
+	}
+}
+
+func (b *batch) enqueueNew(r *row, a *admission) {
+	b.place(r, a)
 	b.event(r, string(Queued), a.sub.Actor, r.code, "Queued: "+r.reason, nil)
 	a.task = b.task(r, &a.sub.Spec)
-	a.task.Created, a.task.QueuePosition = true, 1
-	for _, q := range r.pool.queue {
-		if q == r {
-			break
-		}
-		a.task.QueuePosition++
-	}
+	a.task.Created, a.task.QueuePosition = true, r.pool.line.Position(r.uid)
 }
 
 // refusal turns the core's refusal into the answer a caller gets.
 func refusal(d sched.Decision) *Error {
 	e := &Error{Code: ErrInsufficient.Code, Message: d.Refusal.Message, Detail: d.Refusal}
 	switch d.Refusal.Code {
-	case "request_too_large", "no_node_large_enough", "unknown_pool":
+	case "request_too_large", "no_node_large_enough", "unknown_pool", "pool_held":
 		e.Code = string(d.Refusal.Code)
 	}
 	return e
@@ -182,7 +187,7 @@ func (b *batch) prepare(r *row, node sched.NodeID) {
 	r.launchID = fmt.Sprintf("%s.%d", uuidString(r.uid), r.attempt)
 	r.actorID, r.pid, r.actorName, r.rayNS = "", 0, "", ""
 	r.code, r.reason, r.phase = "", "", ""
-	r.started = time.Time{}
+	r.started, r.granted = time.Time{}, timeOf(b.now)
 }
 
 // grant gives an indexed, reserved row its quota, taking the decision's victims for it.
@@ -202,30 +207,6 @@ func (b *batch) launchJob(r *row, spec *Spec) {
 	b.job(Job{Kind: JobLaunch, UID: r.uid, Attempt: r.attempt, LaunchID: r.launchID, Pool: r.poolName, Namespace: r.space.name,
 		Cluster: r.pool.cluster, TaskID: r.taskID, AgentName: r.agentName, Labels: r.labels, Request: r.request, Node: r.node,
 		Timeout: r.launch, Spec: spec, Decided: b.now})
-}
-
-// admitQueue lets the head of a pool's queue start while there is room for it.
-func (b *batch) admitQueue(p *pool) {
-	for len(p.queue) > 0 {
-		r := p.queue[0]
-		d := b.decide(r)
-		if d.Outcome == sched.Refuse {
-			if r.reason != d.Refusal.Message {
-				b.change(r, func(r *row) { r.code, r.reason = string(d.Refusal.Code), d.Refusal.Message })
-			}
-			return
-		}
-		b.lockVictims(d)
-		again := !r.started.IsZero() || r.preemptions > 0 || r.failures > 0
-		b.change(r, func(r *row) {
-			r.state = Reserved
-			if again {
-				r.attempt++
-			}
-			b.prepare(r, d.Node)
-		})
-		b.grant(r, d, nil, "")
-	}
 }
 
 // agentSize is the default size of an agent: capacity / target_agents.

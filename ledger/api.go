@@ -48,6 +48,7 @@ type Ledger struct {
 	log    *slog.Logger
 	// servers are those that share the database.
 	servers *membership
+	hurry   chan struct{} // a queue could move on
 
 	mu      sync.Mutex
 	waiting map[sched.ID]map[chan struct{}]bool
@@ -67,7 +68,7 @@ func Open(ctx context.Context, pool *pgxpool.Pool, opts Options) (*Ledger, error
 		opts.Server = "server-" + uuidString(newID())
 	}
 	l := &Ledger{pool: pool, q: dbgen.New(pool), opts: opts, server: opts.Server, log: opts.Logger,
-		waiting: map[sched.ID]map[chan struct{}]bool{}, spaces: map[string]int64{}}
+		hurry: make(chan struct{}, 1), waiting: map[sched.ID]map[chan struct{}]bool{}, spaces: map[string]int64{}}
 	l.feed = newFeed(l)
 	l.servers = newMembership(l)
 	laneConns, err := laneConnections(ctx, pool)
@@ -92,6 +93,7 @@ func Open(ctx context.Context, pool *pgxpool.Pool, opts Options) (*Ledger, error
 	go l.lane.run(run)
 	go l.feed.run(run)
 	go l.servers.run(run, conn)
+	go l.keepDeadlines(run)
 	if err := l.ensureNamespace(ctx, "default"); err != nil {
 		l.Close()
 		return nil, err
@@ -124,6 +126,14 @@ func laneConnections(ctx context.Context, pool *pgxpool.Pool) (*pgxpool.Pool, er
 func (l *Ledger) after(b *batch) {
 	if len(b.jobs) > 0 && l.opts.Jobs != nil {
 		l.opts.Jobs(b.jobs)
+	}
+	for _, more := range b.more {
+		if more {
+			select {
+			case l.hurry <- struct{}{}:
+			default:
+			}
+		}
 	}
 	l.mu.Lock()
 	for _, uid := range b.woken {

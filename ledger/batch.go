@@ -26,6 +26,8 @@ type batch struct {
 	events  []Event
 	loanOut map[loanKey]bool // loans to write or end
 	drain   []*pool          // where quota or room came free
+	more    map[int64]bool   // pools whose queue moved → whether more could start than one transaction should
+	then    []func()         // to do once it is committed
 	jobs    []Job
 	woken   []sched.ID
 }
@@ -37,7 +39,7 @@ type undo struct {
 	changes  int  // of the row
 	started  bool // all that changed is that it runs now
 	pool     *pool
-	before   pool // balances, loans and queue before
+	before   pool // balances and loans before
 }
 
 type insert struct {
@@ -123,10 +125,10 @@ func (b *batch) rollback() {
 	}
 	for _, u := range slices.Backward(b.journal) {
 		if u.pool != nil {
-			queue, rows := u.pool.queue, u.pool.rows
-			*u.pool = u.before
-			u.pool.queue, u.pool.rows = queue, rows // kept by index and unindex
+			bound := u.pool.maxRuntime
+			*u.pool = u.before // line, ends and rows are kept by index and unindex
 			b.poolChanged(u.pool)
+			b.redate(u.pool, bound)
 		}
 	}
 	// Rows come back in two passes because a preemptor's node charge asks for its victims.

@@ -2,7 +2,6 @@ package ledger
 
 import (
 	"maps"
-	"slices"
 	"time"
 
 	"github.com/schedulemesh/schedulemesh/sched"
@@ -28,6 +27,17 @@ type book struct {
 	// total is each known node as the cluster reports it: capacity less foreign use.
 	// A node's Room is that, less what rows charge it.
 	total map[sched.NodeID]nodeTotal
+
+	deadlines sched.Agenda                   // of rows: see row.deadline
+	rooms     map[sched.NodeID]*sched.Agenda // when what sits on a node is expected to end
+	holds     map[nodeKey]hold
+
+	unfinished map[int64]bool // pools whose queue could move on
+}
+
+type nodeKey struct {
+	cluster string
+	id      sched.NodeID
 }
 
 type nodeTotal struct {
@@ -61,9 +71,13 @@ type pool struct {
 	names                                    []string // resources that have a row; never changed in place
 
 	loans  []loan      // where it borrows, oldest first; never changed in place
-	queue  []*row      // waiting, best first
 	recent []time.Time // when it lost tasks lately; never changed in place
 	rows   map[sched.ID]*row
+	line   *sched.Line   // who waits, but for those whose time has not come
+	ends   *sched.Agenda // when what is held is expected to come free
+
+	maxRuntime time.Duration // of each task; 0 = no bound
+	hold       hold
 }
 
 type loan struct {
@@ -97,6 +111,7 @@ type row struct {
 	hasEntry       bool
 	bodyHash       string
 	submitted      time.Time
+	extras         *extras // nil for most
 
 	life
 }
@@ -124,6 +139,8 @@ type life struct {
 	code        string
 	reason      string
 	queued      time.Time
+	notBefore   sched.Time // waits until then before it is tried again; 0 = no
+	granted     sched.Time // when it got its quota, as far as this server knows
 	started     time.Time
 	ended       time.Time
 
@@ -131,6 +148,7 @@ type life struct {
 	victims []sched.ID // holders of the agents this row waits for
 	took    []sched.ID // tasks this attempt took, all gone by now
 	indexed bool
+	dated   bool // in an agenda
 	charged nodeCharge
 }
 
@@ -151,6 +169,7 @@ type taking struct {
 	was       State // the holder's state before
 	taken     sched.Resources
 	loan      bool
+	drained   bool                    // nobody's gain: its pool or node is drained
 	result    map[sched.ID]takeResult // by task
 	cancelled time.Time
 	saved     time.Time
@@ -162,6 +181,9 @@ type takeResult struct {
 	saveError     string
 	savedState    []byte
 }
+
+// byHand: nobody takes the agent, it stays.
+func (t *taking) byHand() bool { return t.by == (sched.ID{}) && !t.drained }
 
 // Phases of a handover.
 const (
@@ -176,7 +198,7 @@ const (
 func newBook() *book {
 	return &book{
 		spaces: map[string]*space{}, byID: map[int64]*space{}, pools: map[int64]*pool{}, rows: map[sched.ID]*row{}, working: map[sched.ID]*row{}, launches: map[string]*row{},
-		nodes: sched.NewNodes(), total: map[sched.NodeID]nodeTotal{},
+		nodes: sched.NewNodes(), total: map[sched.NodeID]nodeTotal{}, rooms: map[sched.NodeID]*sched.Agenda{}, holds: map[nodeKey]hold{}, unfinished: map[int64]bool{},
 	}
 }
 
@@ -239,16 +261,17 @@ func (b *book) index(r *row) {
 		r.space.tasks[r.taskID] = r
 	}
 	if r.state == Queued {
-		if r.pool != nil {
-			at, _ := slices.BinarySearchFunc(r.pool.queue, r, queueOrder)
-			r.pool.queue = slices.Insert(r.pool.queue, at, r)
+		if r.pool != nil && r.notBefore == 0 {
+			r.pool.line.Put(r.waiting())
 		}
+		b.date(r)
 		return
 	}
 	if r.onAgent() {
 		r.space.agents[r.agentName] = r
 		b.launches[r.launchID] = r
 		b.chargeNode(r)
+		b.date(r)
 		b.tellAgent(r)
 	}
 	if r.takeable() {
@@ -290,14 +313,22 @@ func (b *book) moved(r *row, before *life) {
 	if !stays {
 		r.life = *before
 		b.unindex(r)
-		after.indexed, after.charged = r.indexed, r.charged
+		after.indexed, after.charged, after.dated = r.indexed, r.charged, r.dated
 		r.life = after
 		b.index(r)
 		return
 	}
-	if r.node != before.node || len(r.victims) != len(before.victims) {
+	moves := r.node != before.node || len(r.victims) != len(before.victims)
+	dates := moves || r.state != before.state || !r.held.Equal(before.held) || r.estimate != before.estimate || !r.started.Equal(before.started)
+	if dates {
+		b.undate(r)
+	}
+	if moves {
 		b.unchargeNode(r)
 		b.chargeNode(r)
+	}
+	if dates {
+		b.date(r)
 	}
 	if r.node != before.node || r.settled() != settled || !r.held.Equal(before.held) {
 		b.tellAgent(r)
@@ -314,14 +345,13 @@ func (b *book) unindex(r *row) {
 		return
 	}
 	r.indexed = false
+	b.undate(r)
 	delete(b.rows, r.uid)
 	delete(b.working, r.uid)
 	if r.pool != nil {
 		delete(r.pool.rows, r.uid)
 		if r.state == Queued {
-			if at := slices.Index(r.pool.queue, r); at >= 0 {
-				r.pool.queue = slices.Delete(r.pool.queue, at, at+1)
-			}
+			r.pool.line.Remove(r.uid)
 		}
 	}
 	if r.kind != KindAgent && r.space.tasks[r.taskID] == r {
@@ -367,33 +397,32 @@ func (b *book) unchargeNode(r *row) {
 	}
 }
 
-// queueOrder puts higher priority first, then who waits longest.
-func queueOrder(a, b *row) int {
-	if a.priority != b.priority {
-		if a.priority > b.priority {
-			return -1
-		}
-		return 1
-	}
-	if c := a.submitted.Compare(b.submitted); c != 0 {
-		return c
-	}
-	return slices.Compare(a.uid[:], b.uid[:])
-}
-
 // setNodes replaces what is known of a cluster's machines.
 func (b *book) setNodes(cluster string, nodes []sched.Node) {
 	known := map[sched.NodeID]bool{}
+	charged := map[sched.NodeID]sched.Resources{} // on nodes that are new
 	for _, n := range nodes {
 		known[n.ID] = true
-		b.total[n.ID] = nodeTotal{cluster: cluster, usable: n.Room, total: n.Total}
-		room := n.Room
+		if _, old := b.total[n.ID]; !old {
+			charged[n.ID] = sched.Resources{}
+		}
+	}
+	if len(charged) > 0 {
 		for _, r := range b.rows {
-			if r.charged.node == n.ID {
-				room = room.Sub(r.charged.amount)
+			if sum, fresh := charged[r.charged.node]; fresh {
+				charged[r.charged.node] = sum.Add(r.charged.amount)
 			}
 		}
-		b.nodes.Put(sched.Node{ID: n.ID, Cluster: cluster, Room: room, Total: n.Total})
+	}
+	for _, n := range nodes {
+		room := n.Room
+		if old, seen := b.nodes.Get(n.ID); seen {
+			room = room.Add(old.Room.Sub(b.total[n.ID].usable))
+		} else {
+			room = room.Sub(charged[n.ID])
+		}
+		b.total[n.ID] = nodeTotal{cluster: cluster, usable: n.Room, total: n.Total}
+		b.nodes.Put(sched.Node{ID: n.ID, Cluster: cluster, Room: room, Total: n.Total, Held: b.holds[nodeKey{cluster, n.ID}].on()})
 	}
 	for id, t := range b.total {
 		if t.cluster == cluster && !known[id] {

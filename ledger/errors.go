@@ -40,6 +40,8 @@ var (
 	ErrPoolInUse      = &Error{Code: "pool_in_use"}
 	ErrTooLarge       = &Error{Code: "request_too_large"}
 	ErrNoNode         = &Error{Code: "no_node_large_enough"}
+	ErrPoolHeld       = &Error{Code: "pool_held"}
+	ErrUnknownNode    = &Error{Code: "unknown_node"}
 	ErrInsufficient   = &Error{Code: "insufficient_resources"}
 	ErrWrongState     = &Error{Code: "wrong_state"}
 	ErrConflict       = &Error{Code: "version_conflict"}

@@ -87,6 +87,8 @@ func (b *batch) preempted(task, by *row, t *taking, c sched.Candidate, taken sch
 		p.PreemptorUID, p.PreemptorTask, p.PreemptorPool = by.uid, by.taskID, by.poolName
 		p.Explanation, _ = json.Marshal(explain(c, task.space.core.Policy()))
 		words = fmt.Sprintf("Makes way for %s: %s", by.taskID, sentence(c))
+	} else if t.drained {
+		words = "Has to go: " + t.byTask + " is drained"
 	} else {
 		p.Reason = "manual"
 	}
@@ -134,7 +136,7 @@ func (b *batch) takeJob(h *row) {
 	t := h.taking
 	policy := h.space.core.Policy()
 	j := Job{Kind: JobTake, UID: h.uid, Attempt: h.attempt, LaunchID: h.launchID, Pool: h.poolName, Namespace: h.space.name, TaskID: h.taskID,
-		AgentName: h.agentName, Phase: t.phase, KeepAgent: t.by == (sched.ID{}), Decided: b.now,
+		AgentName: h.agentName, Phase: t.phase, KeepAgent: t.byHand(), Decided: b.now,
 		CancelTimeout: policy.CancelTimeout.Duration(), SaveTimeout: policy.SaveTimeout.Duration()}
 	if h.pool != nil {
 		j.Cluster = h.pool.cluster
@@ -250,9 +252,9 @@ func (b *batch) victimGone(h *row) {
 		b.makeWay(task, &t)
 	}
 	if h.kind == KindAgent && h.state.Live() {
-		b.finish(h, Cancelled, "preempted", "its agent made way for "+t.byTask)
+		b.finish(h, Cancelled, t.code(), "its agent: "+t.words())
 	}
-	b.endRegistered(h, "its agent made way for "+t.byTask)
+	b.endRegistered(h, "its agent: "+t.words())
 
 	p := b.rows[t.by]
 	if p == nil || p.attempt != t.attempt {
@@ -287,10 +289,6 @@ func (b *batch) makeWay(task *row, t *taking) {
 			by = append(by, p.preemptedBy...)
 		}
 	}
-	reason := "preempted by " + t.byTask
-	if t.by == (sched.ID{}) {
-		reason = "preempted by hand"
-	}
 	b.change(task, func(r *row) {
 		r.preemptions++
 		r.preemptedBy = by
@@ -299,10 +297,30 @@ func (b *batch) makeWay(task *row, t *taking) {
 	case task.ending != "":
 		b.finish(task, task.ending, task.code, task.reason)
 	case task.onPreempted == Requeue && task.kind == KindTask:
-		b.requeue(task, "preempted", reason+"; resumes from its saved state when there is room")
+		b.requeue(task, t.code(), t.words()+"; resumes from its saved state when there is room")
 	default:
-		b.finish(task, Preempted, "preempted", reason)
+		b.finish(task, Preempted, t.code(), t.words())
 	}
+}
+
+// code and words say why a task had to go.
+func (t *taking) code() string {
+	if t.drained {
+		return reasonDrained
+	}
+	return "preempted"
+}
+
+func (t *taking) words() string {
+	switch {
+	case t.drained && t.byTask == "": // after a restart
+		return "preempted because its pool or node is drained"
+	case t.drained:
+		return "preempted because " + t.byTask + " is drained"
+	case t.byHand():
+		return "preempted by hand"
+	}
+	return "preempted by " + t.byTask
 }
 
 // requeue puts a task that lost its agent back in line.

@@ -417,6 +417,16 @@ func (b *batch) committed() {
 	for _, p := range b.dropped {
 		b.dropPool(p)
 	}
+	for id, more := range b.more {
+		if more {
+			b.unfinished[id] = true
+		} else {
+			delete(b.unfinished, id)
+		}
+	}
+	for _, do := range b.then {
+		do()
+	}
 }
 
 // look runs f on the book between two transactions.

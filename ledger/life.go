@@ -3,7 +3,6 @@ package ledger
 import (
 	"encoding/json"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/schedulemesh/schedulemesh/sched"
@@ -100,7 +99,13 @@ func (b *batch) failed(r *row, code, message string) {
 	if r.onFailure == Requeue && r.failures+1 < r.maxAttempts && r.kind == KindTask {
 		b.change(r, func(r *row) { r.failures++ })
 		b.event(r, "attempt_failed", "", code, fmt.Sprintf("Attempt %d failed: %s", r.attempt, message), nil)
-		b.requeue(r, code, message)
+		wait := r.backoff()
+		if wait == 0 {
+			b.requeue(r, code, message)
+			return
+		}
+		b.later(r, timeOf(b.now.Add(wait)))
+		b.requeue(r, codeBackoff, fmt.Sprintf("attempt %d failed (%s: %s); is tried again in %s", r.attempt, code, message, wait.Round(time.Millisecond)))
 		return
 	}
 	b.finish(r, Failed, code, message)
@@ -263,14 +268,7 @@ func (b *batch) endRegistered(h *row, reason string) {
 	if h.pool == nil || h.kind == KindRegistered {
 		return
 	}
-	var on []*row
-	for _, r := range h.pool.rows {
-		if r.kind == KindRegistered && r.agentUID == h.uid {
-			on = append(on, r)
-		}
-	}
-	slices.SortFunc(on, func(x, y *row) int { return slices.Compare(x.uid[:], y.uid[:]) })
-	for _, r := range on {
+	for _, r := range b.registeredOn(h) {
 		b.finish(r, Failed, "agent_gone", reason)
 	}
 }

@@ -26,6 +26,9 @@ func (l *lane) loadAll(ctx context.Context) error {
 		}
 		l.book.addSpace(s.ID, s.Name, int(s.PolicyVersion), policy)
 	}
+	if err := l.loadHolds(ctx, q); err != nil {
+		return err
+	}
 	pools, err := q.AllPools(ctx)
 	if err != nil {
 		return err
@@ -77,7 +80,9 @@ func (l *lane) load(ctx context.Context, conn dbgen.DBTX, ids []int64, unmanaged
 			return err
 		}
 		made := &pool{id: p.ID, space: s, name: p.Name, cluster: p.Cluster, labels: labelsOf(p.Labels), targets: int(p.TargetAgents),
-			version: p.Version, rows: map[sched.ID]*row{}}
+			version: p.Version, rows: map[sched.ID]*row{}, line: &sched.Line{}, ends: &sched.Agenda{}, maxRuntime: ms(p.MaxRuntimeMs),
+			hold: hold{p.Hold, p.HoldReason, p.HoldActor, orZero(p.HeldAt), orZero(p.DrainUntil)}}
+		made.line.SetAgeing(s.core.Policy().AgeingWeight)
 		if old := s.pools[p.Name]; old != nil {
 			l.book.dropPool(old)
 		}
@@ -139,7 +144,7 @@ func (l *lane) reopen(open []dbgen.Preemption, byUID map[sched.ID]*row) {
 		t := takings[holder]
 		if t == nil {
 			t = &taking{holder: holder, by: sched.ID(p.PreemptorUid.Bytes), byTask: p.PreemptorTask, attempt: int(p.PreemptorAttempt),
-				phase: p.Phase, was: Running, loan: p.Loan, result: map[sched.ID]takeResult{}}
+				phase: p.Phase, was: Running, loan: p.Loan, drained: p.Reason == reasonDrained, result: map[sched.ID]takeResult{}}
 			if p.CancelledAt != nil {
 				t.cancelled = *p.CancelledAt
 			}
@@ -159,7 +164,7 @@ func (l *lane) reopen(open []dbgen.Preemption, byUID map[sched.ID]*row) {
 		if r := byUID[victim]; r != nil {
 			r.taking = t
 		}
-		if h := byUID[holder]; h != nil && t.by != (sched.ID{}) {
+		if h := byUID[holder]; h != nil && !t.byHand() {
 			h.taking = t
 			if h.started.IsZero() {
 				t.was = Reserved
@@ -198,8 +203,7 @@ func (l *lane) refreshPolicy(ctx context.Context, q *dbgen.Queries, s *space) er
 	if err != nil {
 		return err
 	}
-	s.core.SetPolicy(policy)
-	s.policyVersion = int(now.PolicyVersion)
+	s.setPolicy(policy, int(now.PolicyVersion))
 	return nil
 }
 

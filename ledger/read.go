@@ -257,7 +257,8 @@ func (l *Ledger) Pools(ctx context.Context, ns string) ([]Pool, error) {
 		ids = append(ids, p.ID)
 		at[p.ID] = i
 		out = append(out, Pool{Namespace: ns, Name: p.Name, Cluster: p.Cluster, Labels: labelsOf(p.Labels), TargetAgents: int(p.TargetAgents),
-			PlacementStrategy: p.PlacementStrategy, PGPoolConfig: p.PgPoolConfig, Version: p.Version, CreatedAt: p.CreatedAt})
+			PlacementStrategy: p.PlacementStrategy, PGPoolConfig: p.PgPoolConfig, Version: p.Version, CreatedAt: p.CreatedAt,
+			MaxRuntime: ms(p.MaxRuntimeMs), Hold: Hold{p.Hold, p.HoldReason, p.HoldActor, orZero(p.HeldAt), orZero(p.DrainUntil)}})
 	}
 	balances, err := q.Balances(ctx, ids)
 	if err != nil {

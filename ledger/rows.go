@@ -92,6 +92,11 @@ func (rr *rowReader) row(raw [][]byte) (*row, error) {
 	r.submitted, r.queued, r.started = c.time(), c.time(), c.time()
 	launchID := c.next()
 	r.hasEntry = c.boolean()
+	e := extras{queueTimeout: c.milliseconds(), retryBackoff: c.milliseconds()}
+	r.notBefore, e.gang = timeOf(c.time()), c.uuid()
+	if e != usual {
+		r.extras = &e
+	}
 
 	rr.unique = rr.unique[:0]
 	for _, part := range [...][]byte{taskID, agentName, actorName, actorID, bodyHash, reason, launchID} {

@@ -73,8 +73,17 @@ func (s *Submission) check() (err error) {
 	if s.Request.IsZero() {
 		return invalid("resources", "is empty: say what the task needs, such as {\"cpu\": 1}")
 	}
-	if s.Estimate < 0 || s.MaxRuntime < 0 || s.LaunchTimeout < 0 {
-		return invalid("estimated_duration", "and other times must not be negative")
+	for _, f := range [...]struct {
+		field string
+		value time.Duration
+	}{{"estimated_duration", s.Estimate}, {"max_runtime", s.MaxRuntime}, {"launch_timeout", s.LaunchTimeout}, {"queue_timeout", s.QueueTimeout},
+		{"retry_backoff", orUsual(s.RetryBackoff)}} {
+		if f.value < 0 {
+			return invalid(f.field, "is %s: must not be negative", f.value)
+		}
+	}
+	if s.RetryBackoff != nil && *s.RetryBackoff > maxBackoff {
+		return invalid("retry_backoff", "is %s: at most %s is waited between attempts", *s.RetryBackoff, maxBackoff)
 	}
 	if s.OnInsufficient, err = choice("on_insufficient", s.OnInsufficient, Fail, Fail, Queue); err != nil {
 		return err

@@ -92,6 +92,10 @@ type Submission struct {
 	MaxAttempts    int           // 0 = 1 with on_failure stop, 3 with requeue
 	LaunchTimeout  time.Duration // 0 = 60 s
 	Actor          string        // who asks, for the event
+
+	// Left out of the fingerprint when they are not given: bodies from before they existed stay the same.
+	QueueTimeout time.Duration  `json:",omitzero"` // failed when it waited that long; 0 = waits for ever
+	RetryBackoff *time.Duration `json:",omitzero"` // before the second attempt, doubled for each later one; nil = 1 s
 }
 
 // AgentSubmission asks for an agent that waits for work.
@@ -155,8 +159,13 @@ type Task struct {
 	StartedAt   time.Time // of this attempt; zero before it runs
 	EndedAt     time.Time
 	Actor       string // who submitted it
-	// QueuePosition is filled for queued tasks, 1 for the head.
+	// QueuePosition is filled for queued tasks, 1 for the head; 0 for one that is not in
+	// line yet, because it waits until it is tried again.
 	QueuePosition int
+	ETA           time.Time // when a queued task is expected to start; zero when that cannot be known
+	ETANote       string    // why it cannot be known, or what it rests on
+	QueueTimeout  time.Duration
+	RetryBackoff  time.Duration
 	// Created says, in the answer to a submission, that it made this task: false when
 	// the same body had been submitted before.
 	Created bool
@@ -206,6 +215,8 @@ type Pool struct {
 	TargetAgents      int
 	PlacementStrategy string
 	PGPoolConfig      json.RawMessage
+	MaxRuntime        time.Duration // of each task; 0 = no bound
+	Hold              Hold
 	Balances          []Balance // cpu, gpu, memory first, then by name
 	Loans             []Loan
 	Version           int64
@@ -223,6 +234,7 @@ type PoolSpec struct {
 	TargetAgents      *int
 	PlacementStrategy *string
 	PGPoolConfig      *json.RawMessage
+	MaxRuntime        *time.Duration // 0 = no bound
 	Actor             string
 }
 

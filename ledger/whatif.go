@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"maps"
 	"slices"
 	"time"
 
@@ -324,7 +325,7 @@ func (l *Ledger) supposeDraft(ctx context.Context, ns string, draft sched.Policy
 			return // it started meanwhile
 		}
 		now := sched.Time(l.now().UnixMilli())
-		e := QueueEffect{UID: r.uid, TaskID: r.taskID, Pool: r.poolName, Priority: r.priority, Position: 1 + slices.Index(r.pool.queue, r),
+		e := QueueEffect{UID: r.uid, TaskID: r.taskID, Pool: r.poolName, Priority: r.priority, Position: r.pool.line.Position(r.uid),
 			Active: r.space.core.Decide(r.incoming(), now)}
 		under(r.space.core, draft, func() { e.Draft = r.space.core.Decide(r.incoming(), now) })
 		e.Changed = decidesDifferently(e.Active, e.Draft)
@@ -347,18 +348,23 @@ func (l *Ledger) supposeDraft(ctx context.Context, ns string, draft sched.Policy
 
 // waiting gives who waits: the first in line of each pool, then the second of each, …
 func (s *space) waiting(limit int) (ids []sched.ID, all int) {
-	var pools []*pool
-	for _, p := range s.pools {
-		all += len(p.queue)
-		if len(p.queue) > 0 {
-			pools = append(pools, p)
+	var lines [][]sched.ID
+	for _, name := range slices.Sorted(maps.Keys(s.pools)) {
+		line := s.pools[name].line
+		all += line.Len()
+		var first []sched.ID
+		for id := range line.All() {
+			if len(first) == limit {
+				break
+			}
+			first = append(first, id)
 		}
+		lines = append(lines, first)
 	}
-	slices.SortFunc(pools, func(a, b *pool) int { return cmp.Compare(a.name, b.name) })
 	for at := 0; len(ids) < min(limit, all); at++ {
-		for _, p := range pools {
-			if at < len(p.queue) && len(ids) < limit {
-				ids = append(ids, p.queue[at].uid)
+		for _, first := range lines {
+			if at < len(first) && len(ids) < limit {
+				ids = append(ids, first[at])
 			}
 		}
 	}

@@ -109,29 +109,6 @@ func (l *Ledger) AgentDied(ctx context.Context, uid sched.ID, attempt int, reaso
 	return l.report(ctx, uid, func(b *batch) error { return b.agentDied(uid, attempt, reason) })
 }
 
-// EndOverdue fails running tasks that are past their max_runtime.
-func (l *Ledger) EndOverdue(ctx context.Context) error {
-	rows, err := l.q.Overdue(ctx, l.now())
-	if err != nil {
-		return l.lane.outward(err)
-	}
-	for _, o := range rows {
-		uid, attempt := sched.ID(o.Uid.Bytes), int(o.Attempt)
-		err := l.report(ctx, uid, func(b *batch) error {
-			r, err := b.find(uid, attempt)
-			if err != nil || r.state != Running {
-				return err
-			}
-			b.stopping(r, Failed, "max_runtime", "it ran longer than its max_runtime of "+r.maxRuntime.String(), "")
-			return nil
-		})
-		if err != nil && !errors.Is(err, ErrUnknownTask) && !errors.Is(err, ErrWrongState) {
-			return err
-		}
-	}
-	return nil
-}
-
 // TakePhase persists that the next phase of a handover begins.
 func (l *Ledger) TakePhase(ctx context.Context, uid sched.ID, attempt int, rep TakeReport) error {
 	return l.report(ctx, uid, func(b *batch) error {
@@ -207,22 +184,13 @@ func (b *batch) takePhaseByHand(r *row, attempt int, rep TakeReport) error {
 // of each, that is its total less what others use.
 func (l *Ledger) SetNodes(ctx context.Context, cluster string, nodes []sched.Node) error {
 	return l.lane.submit(ctx, &call{
-		plan: func(b *book) []*pool {
-			var out []*pool
-			for _, p := range b.pools {
-				if p.cluster == cluster && len(p.queue) > 0 {
-					out = append(out, p)
-				}
-			}
-			return out
-		},
+		plan: queuesOf(cluster),
 		do: func(b *batch) error {
-			b.setNodes(cluster, nodes)
-			for _, p := range b.pools {
-				if p.cluster == cluster && b.locked[p.id] {
-					b.freed(p)
-				}
+			if err := l.lane.loadHolds(ctx, l.q); err != nil { // another server may have held some
+				return err
 			}
+			b.setNodes(cluster, nodes)
+			b.freedOn(cluster)
 			return nil
 		},
 	})
@@ -315,7 +283,7 @@ func (b *book) jobOf(r *row) []Job {
 		j.Kind, j.Labels, j.Request, j.Node, j.Timeout = JobLaunch, r.labels, r.request, r.node, r.launch
 	case r.state == Stopping && len(r.victims) == 0:
 		j.Kind = JobStop
-	case r.state == Preempting && r.taking != nil && r.taking.holder != r.uid && r.kind != KindAgent && r.taking.by == (sched.ID{}):
+	case r.state == Preempting && r.taking != nil && r.taking.holder != r.uid && r.kind != KindAgent && r.taking.byHand():
 		j.Kind, j.Phase, j.KeepAgent = JobTake, r.taking.phase, true
 		j.Tasks = []JobTask{{UID: r.uid, TaskID: r.taskID, Pool: r.poolName}}
 		if h := b.rows[r.taking.holder]; h != nil {

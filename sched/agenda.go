@@ -41,6 +41,17 @@ func (a *Agenda) First() (id ID, at Time, ok bool) {
 	return ID{}, 0, false
 }
 
+// Due yields who is entered at a time or before it, earliest first.
+func (a *Agenda) Due(at Time) iter.Seq[ID] {
+	return func(yield func(ID) bool) {
+		for e := range a.tree.all() {
+			if Time(e.key) > at || !yield(e.id) {
+				return
+			}
+		}
+	}
+}
+
 // All yields the entries by time.
 func (a *Agenda) All() iter.Seq2[Time, Resources] {
 	return func(yield func(Time, Resources) bool) {

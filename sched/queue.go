@@ -89,6 +89,16 @@ func (l *Line) All() iter.Seq[ID] {
 	}
 }
 
+// Fits reports whether a request has quota in a pool, and room on a node, as things are.
+func (c *Core) Fits(pool string, request Resources) bool {
+	p, ok := c.pools[pool]
+	if !ok {
+		return false
+	}
+	_, fits := c.fits(request.Positive(), &p)
+	return fits
+}
+
 // Ends is what is known of when things end. Entries are what estimates say;
 // what has no estimate is in neither agenda.
 type Ends struct {

@@ -51,7 +51,7 @@ func (q *Queries) AllNamespaces(ctx context.Context) ([]AllNamespacesRow, error)
 }
 
 const allPools = `-- name: AllPools :many
-SELECT id, namespace_id, name, cluster, labels, target_agents, placement_strategy, pg_pool_config, version, created_at, deleted_at FROM pools WHERE deleted_at IS NULL ORDER BY id
+SELECT id, namespace_id, name, cluster, labels, target_agents, placement_strategy, pg_pool_config, version, created_at, deleted_at, max_runtime_ms, hold, hold_reason, hold_actor, held_at, drain_until FROM pools WHERE deleted_at IS NULL ORDER BY id
 `
 
 func (q *Queries) AllPools(ctx context.Context) ([]Pool, error) {
@@ -75,6 +75,12 @@ func (q *Queries) AllPools(ctx context.Context) ([]Pool, error) {
 			&i.Version,
 			&i.CreatedAt,
 			&i.DeletedAt,
+			&i.MaxRuntimeMs,
+			&i.Hold,
+			&i.HoldReason,
+			&i.HoldActor,
+			&i.HeldAt,
+			&i.DrainUntil,
 		); err != nil {
 			return nil, err
 		}
@@ -191,7 +197,8 @@ const liveTasks = `-- name: LiveTasks :many
 SELECT uid, namespace_id, kind, task_id, pool_id, pool_name, state, phase, attempt, priority, labels, request, held, held_as,
        agent_name, agent_uid, node_id, actor_name, ray_namespace, actor_id, pid, body_hash, estimate_ms, max_runtime_ms, launch_ms, on_insufficient,
        on_preempted, on_failure, max_attempts, failures, preemptions, preempted_by, ending, code, reason,
-       submitted_at, queued_at, started_at, launch_id, (spec ? 'entry')::boolean AS has_entry
+       submitted_at, queued_at, started_at, launch_id, (spec ? 'entry')::boolean AS has_entry,
+       queue_timeout_ms, retry_backoff_ms, not_before, gang
 FROM tasks
 WHERE ended_at IS NULL AND (pool_id = ANY ($1::bigint[]) OR ($2::boolean AND pool_id IS NULL))
 `
@@ -242,6 +249,10 @@ type LiveTasksRow struct {
 	StartedAt      *time.Time
 	LaunchID       string
 	HasEntry       bool
+	QueueTimeoutMs int64
+	RetryBackoffMs int64
+	NotBefore      *time.Time
+	Gang           pgtype.UUID
 }
 
 func (q *Queries) LiveTasks(ctx context.Context, arg LiveTasksParams) ([]LiveTasksRow, error) {
@@ -294,6 +305,10 @@ func (q *Queries) LiveTasks(ctx context.Context, arg LiveTasksParams) ([]LiveTas
 			&i.StartedAt,
 			&i.LaunchID,
 			&i.HasEntry,
+			&i.QueueTimeoutMs,
+			&i.RetryBackoffMs,
+			&i.NotBefore,
+			&i.Gang,
 		); err != nil {
 			return nil, err
 		}
@@ -434,7 +449,7 @@ func (q *Queries) OpenPreemptions(ctx context.Context) ([]Preemption, error) {
 }
 
 const poolByName = `-- name: PoolByName :one
-SELECT id, namespace_id, name, cluster, labels, target_agents, placement_strategy, pg_pool_config, version, created_at, deleted_at FROM pools WHERE namespace_id = $1 AND name = $2 AND deleted_at IS NULL
+SELECT id, namespace_id, name, cluster, labels, target_agents, placement_strategy, pg_pool_config, version, created_at, deleted_at, max_runtime_ms, hold, hold_reason, hold_actor, held_at, drain_until FROM pools WHERE namespace_id = $1 AND name = $2 AND deleted_at IS NULL
 `
 
 type PoolByNameParams struct {
@@ -457,12 +472,18 @@ func (q *Queries) PoolByName(ctx context.Context, arg PoolByNameParams) (Pool, e
 		&i.Version,
 		&i.CreatedAt,
 		&i.DeletedAt,
+		&i.MaxRuntimeMs,
+		&i.Hold,
+		&i.HoldReason,
+		&i.HoldActor,
+		&i.HeldAt,
+		&i.DrainUntil,
 	)
 	return i, err
 }
 
 const poolsByID = `-- name: PoolsByID :many
-SELECT id, namespace_id, name, cluster, labels, target_agents, placement_strategy, pg_pool_config, version, created_at, deleted_at FROM pools WHERE id = ANY ($1::bigint[]) AND deleted_at IS NULL ORDER BY id
+SELECT id, namespace_id, name, cluster, labels, target_agents, placement_strategy, pg_pool_config, version, created_at, deleted_at, max_runtime_ms, hold, hold_reason, hold_actor, held_at, drain_until FROM pools WHERE id = ANY ($1::bigint[]) AND deleted_at IS NULL ORDER BY id
 `
 
 func (q *Queries) PoolsByID(ctx context.Context, ids []int64) ([]Pool, error) {
@@ -486,6 +507,12 @@ func (q *Queries) PoolsByID(ctx context.Context, ids []int64) ([]Pool, error) {
 			&i.Version,
 			&i.CreatedAt,
 			&i.DeletedAt,
+			&i.MaxRuntimeMs,
+			&i.Hold,
+			&i.HoldReason,
+			&i.HoldActor,
+			&i.HeldAt,
+			&i.DrainUntil,
 		); err != nil {
 			return nil, err
 		}
@@ -501,7 +528,8 @@ const tasksByUID = `-- name: TasksByUID :many
 SELECT uid, namespace_id, kind, task_id, pool_id, pool_name, state, phase, attempt, priority, labels, request, held, held_as,
        agent_name, agent_uid, node_id, actor_name, ray_namespace, actor_id, pid, body_hash, estimate_ms, max_runtime_ms, launch_ms, on_insufficient,
        on_preempted, on_failure, max_attempts, failures, preemptions, preempted_by, ending, code, reason,
-       submitted_at, queued_at, started_at, launch_id, (spec ? 'entry')::boolean AS has_entry
+       submitted_at, queued_at, started_at, launch_id, (spec ? 'entry')::boolean AS has_entry,
+       queue_timeout_ms, retry_backoff_ms, not_before, gang
 FROM tasks
 WHERE uid = ANY ($1::uuid[])
 `
@@ -547,6 +575,10 @@ type TasksByUIDRow struct {
 	StartedAt      *time.Time
 	LaunchID       string
 	HasEntry       bool
+	QueueTimeoutMs int64
+	RetryBackoffMs int64
+	NotBefore      *time.Time
+	Gang           pgtype.UUID
 }
 
 // The same of given rows, live or ended.
@@ -600,6 +632,10 @@ func (q *Queries) TasksByUID(ctx context.Context, uids []pgtype.UUID) ([]TasksBy
 			&i.StartedAt,
 			&i.LaunchID,
 			&i.HasEntry,
+			&i.QueueTimeoutMs,
+			&i.RetryBackoffMs,
+			&i.NotBefore,
+			&i.Gang,
 		); err != nil {
 			return nil, err
 		}

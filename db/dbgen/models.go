@@ -50,6 +50,16 @@ type Namespace struct {
 	UnmanagedVersion int64
 }
 
+type Node struct {
+	Cluster    string
+	NodeID     string
+	Hold       string
+	HoldReason string
+	HoldActor  string
+	HeldAt     time.Time
+	DrainUntil *time.Time
+}
+
 type Policy struct {
 	NamespaceID int64
 	Version     int32
@@ -71,6 +81,12 @@ type Pool struct {
 	Version           int64
 	CreatedAt         time.Time
 	DeletedAt         *time.Time
+	MaxRuntimeMs      int64
+	Hold              string
+	HoldReason        string
+	HoldActor         string
+	HeldAt            *time.Time
+	DrainUntil        *time.Time
 }
 
 type PoolChange struct {
@@ -176,6 +192,10 @@ type Task struct {
 	StartedAt      *time.Time
 	EndedAt        *time.Time
 	EndedUid       pgtype.UUID
+	QueueTimeoutMs int64
+	RetryBackoffMs int64
+	NotBefore      *time.Time
+	Gang           pgtype.UUID
 }
 
 type TaskEvent struct {

@@ -27,7 +27,7 @@ func (q *Queries) ActivatePolicy(ctx context.Context, arg ActivatePolicyParams) 
 }
 
 const agentByName = `-- name: AgentByName :one
-SELECT t.uid, t.namespace_id, t.kind, t.task_id, t.pool_id, t.pool_name, t.state, t.phase, t.attempt, t.priority, t.labels, t.request, t.held, t.held_as, t.agent_name, t.agent_uid, t.node_id, t.launch_id, t.actor_name, t.ray_namespace, t.actor_id, t.pid, t.spec, t.pickled, t.body_hash, t.estimate_ms, t.max_runtime_ms, t.launch_ms, t.on_insufficient, t.on_preempted, t.on_failure, t.max_attempts, t.failures, t.preemptions, t.preempted_by, t.ending, t.code, t.reason, t.result, t.saved_state, t.actor, t.submitted_at, t.queued_at, t.started_at, t.ended_at, t.ended_uid FROM tasks t JOIN namespaces n ON n.id = t.namespace_id
+SELECT t.uid, t.namespace_id, t.kind, t.task_id, t.pool_id, t.pool_name, t.state, t.phase, t.attempt, t.priority, t.labels, t.request, t.held, t.held_as, t.agent_name, t.agent_uid, t.node_id, t.launch_id, t.actor_name, t.ray_namespace, t.actor_id, t.pid, t.spec, t.pickled, t.body_hash, t.estimate_ms, t.max_runtime_ms, t.launch_ms, t.on_insufficient, t.on_preempted, t.on_failure, t.max_attempts, t.failures, t.preemptions, t.preempted_by, t.ending, t.code, t.reason, t.result, t.saved_state, t.actor, t.submitted_at, t.queued_at, t.started_at, t.ended_at, t.ended_uid, t.queue_timeout_ms, t.retry_backoff_ms, t.not_before, t.gang FROM tasks t JOIN namespaces n ON n.id = t.namespace_id
 WHERE n.name = $1 AND t.kind <> 'registered' AND (t.agent_name = $2 OR t.task_id = $2)
 ORDER BY (t.ended_at IS NULL) DESC, (t.agent_name = $2) DESC, t.uid DESC LIMIT 1
 `
@@ -87,6 +87,10 @@ func (q *Queries) AgentByName(ctx context.Context, arg AgentByNameParams) (Task,
 		&i.StartedAt,
 		&i.EndedAt,
 		&i.EndedUid,
+		&i.QueueTimeoutMs,
+		&i.RetryBackoffMs,
+		&i.NotBefore,
+		&i.Gang,
 	)
 	return i, err
 }
@@ -177,8 +181,8 @@ func (q *Queries) CountTasks(ctx context.Context, namespace string) ([]CountTask
 }
 
 const createPool = `-- name: CreatePool :one
-INSERT INTO pools (namespace_id, name, cluster, labels, target_agents, placement_strategy, pg_pool_config, created_at)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8) RETURNING id
+INSERT INTO pools (namespace_id, name, cluster, labels, target_agents, placement_strategy, pg_pool_config, max_runtime_ms, created_at)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9) RETURNING id
 `
 
 type CreatePoolParams struct {
@@ -189,6 +193,7 @@ type CreatePoolParams struct {
 	TargetAgents      int32
 	PlacementStrategy string
 	PgPoolConfig      []byte
+	MaxRuntimeMs      int64
 	CreatedAt         time.Time
 }
 
@@ -201,6 +206,7 @@ func (q *Queries) CreatePool(ctx context.Context, arg CreatePoolParams) (int64, 
 		arg.TargetAgents,
 		arg.PlacementStrategy,
 		arg.PgPoolConfig,
+		arg.MaxRuntimeMs,
 		arg.CreatedAt,
 	)
 	var id int64
@@ -438,7 +444,7 @@ func (q *Queries) LastEventID(ctx context.Context) (int64, error) {
 }
 
 const listAgents = `-- name: ListAgents :many
-SELECT t.uid, t.namespace_id, t.kind, t.task_id, t.pool_id, t.pool_name, t.state, t.phase, t.attempt, t.priority, t.labels, t.request, t.held, t.held_as, t.agent_name, t.agent_uid, t.node_id, t.launch_id, t.actor_name, t.ray_namespace, t.actor_id, t.pid, t.spec, t.pickled, t.body_hash, t.estimate_ms, t.max_runtime_ms, t.launch_ms, t.on_insufficient, t.on_preempted, t.on_failure, t.max_attempts, t.failures, t.preemptions, t.preempted_by, t.ending, t.code, t.reason, t.result, t.saved_state, t.actor, t.submitted_at, t.queued_at, t.started_at, t.ended_at, t.ended_uid FROM tasks t JOIN namespaces n ON n.id = t.namespace_id
+SELECT t.uid, t.namespace_id, t.kind, t.task_id, t.pool_id, t.pool_name, t.state, t.phase, t.attempt, t.priority, t.labels, t.request, t.held, t.held_as, t.agent_name, t.agent_uid, t.node_id, t.launch_id, t.actor_name, t.ray_namespace, t.actor_id, t.pid, t.spec, t.pickled, t.body_hash, t.estimate_ms, t.max_runtime_ms, t.launch_ms, t.on_insufficient, t.on_preempted, t.on_failure, t.max_attempts, t.failures, t.preemptions, t.preempted_by, t.ending, t.code, t.reason, t.result, t.saved_state, t.actor, t.submitted_at, t.queued_at, t.started_at, t.ended_at, t.ended_uid, t.queue_timeout_ms, t.retry_backoff_ms, t.not_before, t.gang FROM tasks t JOIN namespaces n ON n.id = t.namespace_id
 WHERE n.name = $1 AND t.kind <> 'registered' AND t.ended_at IS NULL AND t.state <> 'queued'
   AND ($2::text = '' OR t.agent_name > $2)
 ORDER BY t.agent_name LIMIT $3
@@ -506,6 +512,10 @@ func (q *Queries) ListAgents(ctx context.Context, arg ListAgentsParams) ([]Task,
 			&i.StartedAt,
 			&i.EndedAt,
 			&i.EndedUid,
+			&i.QueueTimeoutMs,
+			&i.RetryBackoffMs,
+			&i.NotBefore,
+			&i.Gang,
 		); err != nil {
 			return nil, err
 		}
@@ -774,38 +784,6 @@ func (q *Queries) OldestRunning(ctx context.Context) (string, error) {
 	return column_1, err
 }
 
-const overdue = `-- name: Overdue :many
-SELECT uid, attempt FROM tasks
-WHERE ended_at IS NULL AND max_runtime_ms > 0 AND state = 'running' AND started_at + max_runtime_ms * interval '1 millisecond' < $1::timestamptz
-ORDER BY started_at LIMIT 500
-`
-
-type OverdueRow struct {
-	Uid     pgtype.UUID
-	Attempt int32
-}
-
-// Running tasks past the most they may run.
-func (q *Queries) Overdue(ctx context.Context, now time.Time) ([]OverdueRow, error) {
-	rows, err := q.db.Query(ctx, overdue, now)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var items []OverdueRow
-	for rows.Next() {
-		var i OverdueRow
-		if err := rows.Scan(&i.Uid, &i.Attempt); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
-}
-
 const policyAt = `-- name: PolicyAt :one
 SELECT p.namespace_id, p.version, p.document, p.author, p.comment, p.created_at FROM namespaces n JOIN policies p ON p.namespace_id = n.id WHERE n.name = $1 AND p.version = $2
 `
@@ -884,7 +862,7 @@ func (q *Queries) PolicyNow(ctx context.Context, namespace string) (Policy, erro
 }
 
 const poolsOf = `-- name: PoolsOf :many
-SELECT p.id, p.namespace_id, p.name, p.cluster, p.labels, p.target_agents, p.placement_strategy, p.pg_pool_config, p.version, p.created_at, p.deleted_at FROM pools p JOIN namespaces n ON n.id = p.namespace_id
+SELECT p.id, p.namespace_id, p.name, p.cluster, p.labels, p.target_agents, p.placement_strategy, p.pg_pool_config, p.version, p.created_at, p.deleted_at, p.max_runtime_ms, p.hold, p.hold_reason, p.hold_actor, p.held_at, p.drain_until FROM pools p JOIN namespaces n ON n.id = p.namespace_id
 WHERE n.name = $1 AND p.deleted_at IS NULL ORDER BY p.name
 `
 
@@ -909,6 +887,12 @@ func (q *Queries) PoolsOf(ctx context.Context, namespace string) ([]Pool, error)
 			&i.Version,
 			&i.CreatedAt,
 			&i.DeletedAt,
+			&i.MaxRuntimeMs,
+			&i.Hold,
+			&i.HoldReason,
+			&i.HoldActor,
+			&i.HeldAt,
+			&i.DrainUntil,
 		); err != nil {
 			return nil, err
 		}
@@ -1060,7 +1044,7 @@ func (q *Queries) QueueAhead(ctx context.Context, uid pgtype.UUID) (int64, error
 
 const taskByID = `-- name: TaskByID :one
 
-SELECT t.uid, t.namespace_id, t.kind, t.task_id, t.pool_id, t.pool_name, t.state, t.phase, t.attempt, t.priority, t.labels, t.request, t.held, t.held_as, t.agent_name, t.agent_uid, t.node_id, t.launch_id, t.actor_name, t.ray_namespace, t.actor_id, t.pid, t.spec, t.pickled, t.body_hash, t.estimate_ms, t.max_runtime_ms, t.launch_ms, t.on_insufficient, t.on_preempted, t.on_failure, t.max_attempts, t.failures, t.preemptions, t.preempted_by, t.ending, t.code, t.reason, t.result, t.saved_state, t.actor, t.submitted_at, t.queued_at, t.started_at, t.ended_at, t.ended_uid, n.name AS namespace FROM tasks t JOIN namespaces n ON n.id = t.namespace_id
+SELECT t.uid, t.namespace_id, t.kind, t.task_id, t.pool_id, t.pool_name, t.state, t.phase, t.attempt, t.priority, t.labels, t.request, t.held, t.held_as, t.agent_name, t.agent_uid, t.node_id, t.launch_id, t.actor_name, t.ray_namespace, t.actor_id, t.pid, t.spec, t.pickled, t.body_hash, t.estimate_ms, t.max_runtime_ms, t.launch_ms, t.on_insufficient, t.on_preempted, t.on_failure, t.max_attempts, t.failures, t.preemptions, t.preempted_by, t.ending, t.code, t.reason, t.result, t.saved_state, t.actor, t.submitted_at, t.queued_at, t.started_at, t.ended_at, t.ended_uid, t.queue_timeout_ms, t.retry_backoff_ms, t.not_before, t.gang, n.name AS namespace FROM tasks t JOIN namespaces n ON n.id = t.namespace_id
 WHERE n.name = $1 AND t.task_id = $2 AND t.kind <> 'agent'
 ORDER BY (t.ended_at IS NULL) DESC, t.uid DESC LIMIT 1
 `
@@ -1126,13 +1110,17 @@ func (q *Queries) TaskByID(ctx context.Context, arg TaskByIDParams) (TaskByIDRow
 		&i.Task.StartedAt,
 		&i.Task.EndedAt,
 		&i.Task.EndedUid,
+		&i.Task.QueueTimeoutMs,
+		&i.Task.RetryBackoffMs,
+		&i.Task.NotBefore,
+		&i.Task.Gang,
 		&i.Namespace,
 	)
 	return i, err
 }
 
 const taskByUID = `-- name: TaskByUID :one
-SELECT t.uid, t.namespace_id, t.kind, t.task_id, t.pool_id, t.pool_name, t.state, t.phase, t.attempt, t.priority, t.labels, t.request, t.held, t.held_as, t.agent_name, t.agent_uid, t.node_id, t.launch_id, t.actor_name, t.ray_namespace, t.actor_id, t.pid, t.spec, t.pickled, t.body_hash, t.estimate_ms, t.max_runtime_ms, t.launch_ms, t.on_insufficient, t.on_preempted, t.on_failure, t.max_attempts, t.failures, t.preemptions, t.preempted_by, t.ending, t.code, t.reason, t.result, t.saved_state, t.actor, t.submitted_at, t.queued_at, t.started_at, t.ended_at, t.ended_uid, n.name AS namespace FROM tasks t JOIN namespaces n ON n.id = t.namespace_id
+SELECT t.uid, t.namespace_id, t.kind, t.task_id, t.pool_id, t.pool_name, t.state, t.phase, t.attempt, t.priority, t.labels, t.request, t.held, t.held_as, t.agent_name, t.agent_uid, t.node_id, t.launch_id, t.actor_name, t.ray_namespace, t.actor_id, t.pid, t.spec, t.pickled, t.body_hash, t.estimate_ms, t.max_runtime_ms, t.launch_ms, t.on_insufficient, t.on_preempted, t.on_failure, t.max_attempts, t.failures, t.preemptions, t.preempted_by, t.ending, t.code, t.reason, t.result, t.saved_state, t.actor, t.submitted_at, t.queued_at, t.started_at, t.ended_at, t.ended_uid, t.queue_timeout_ms, t.retry_backoff_ms, t.not_before, t.gang, n.name AS namespace FROM tasks t JOIN namespaces n ON n.id = t.namespace_id
 WHERE t.uid = $1
 `
 
@@ -1191,6 +1179,10 @@ func (q *Queries) TaskByUID(ctx context.Context, uid pgtype.UUID) (TaskByUIDRow,
 		&i.Task.StartedAt,
 		&i.Task.EndedAt,
 		&i.Task.EndedUid,
+		&i.Task.QueueTimeoutMs,
+		&i.Task.RetryBackoffMs,
+		&i.Task.NotBefore,
+		&i.Task.Gang,
 		&i.Namespace,
 	)
 	return i, err
@@ -1317,8 +1309,9 @@ func (q *Queries) TasksOnAgents(ctx context.Context, arg TasksOnAgentsParams) ([
 }
 
 const updatePool = `-- name: UpdatePool :exec
-UPDATE pools SET cluster = $1, labels = $2, target_agents = $3, placement_strategy = $4, pg_pool_config = $5
-WHERE id = $6
+UPDATE pools SET cluster = $1, labels = $2, target_agents = $3, placement_strategy = $4, pg_pool_config = $5,
+    max_runtime_ms = $6
+WHERE id = $7
 `
 
 type UpdatePoolParams struct {
@@ -1327,6 +1320,7 @@ type UpdatePoolParams struct {
 	TargetAgents      int32
 	PlacementStrategy string
 	PgPoolConfig      []byte
+	MaxRuntimeMs      int64
 	ID                int64
 }
 
@@ -1337,6 +1331,7 @@ func (q *Queries) UpdatePool(ctx context.Context, arg UpdatePoolParams) error {
 		arg.TargetAgents,
 		arg.PlacementStrategy,
 		arg.PgPoolConfig,
+		arg.MaxRuntimeMs,
 		arg.ID,
 	)
 	return err

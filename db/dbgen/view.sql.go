@@ -1162,7 +1162,7 @@ func (q *Queries) ViewSince(ctx context.Context, uids []pgtype.UUID) ([]ViewSinc
 }
 
 const viewTaskByUID = `-- name: ViewTaskByUID :one
-SELECT t.uid, t.namespace_id, t.kind, t.task_id, t.pool_id, t.pool_name, t.state, t.phase, t.attempt, t.priority, t.labels, t.request, t.held, t.held_as, t.agent_name, t.agent_uid, t.node_id, t.launch_id, t.actor_name, t.ray_namespace, t.actor_id, t.pid, t.spec, t.pickled, t.body_hash, t.estimate_ms, t.max_runtime_ms, t.launch_ms, t.on_insufficient, t.on_preempted, t.on_failure, t.max_attempts, t.failures, t.preemptions, t.preempted_by, t.ending, t.code, t.reason, t.result, t.saved_state, t.actor, t.submitted_at, t.queued_at, t.started_at, t.ended_at, t.ended_uid, n.name AS namespace FROM tasks t JOIN namespaces n ON n.id = t.namespace_id
+SELECT t.uid, t.namespace_id, t.kind, t.task_id, t.pool_id, t.pool_name, t.state, t.phase, t.attempt, t.priority, t.labels, t.request, t.held, t.held_as, t.agent_name, t.agent_uid, t.node_id, t.launch_id, t.actor_name, t.ray_namespace, t.actor_id, t.pid, t.spec, t.pickled, t.body_hash, t.estimate_ms, t.max_runtime_ms, t.launch_ms, t.on_insufficient, t.on_preempted, t.on_failure, t.max_attempts, t.failures, t.preemptions, t.preempted_by, t.ending, t.code, t.reason, t.result, t.saved_state, t.actor, t.submitted_at, t.queued_at, t.started_at, t.ended_at, t.ended_uid, t.queue_timeout_ms, t.retry_backoff_ms, t.not_before, t.gang, n.name AS namespace FROM tasks t JOIN namespaces n ON n.id = t.namespace_id
 WHERE n.name = $1 AND t.uid = $2 AND t.kind <> 'agent'
 `
 
@@ -1226,6 +1226,10 @@ func (q *Queries) ViewTaskByUID(ctx context.Context, arg ViewTaskByUIDParams) (V
 		&i.Task.StartedAt,
 		&i.Task.EndedAt,
 		&i.Task.EndedUid,
+		&i.Task.QueueTimeoutMs,
+		&i.Task.RetryBackoffMs,
+		&i.Task.NotBefore,
+		&i.Task.Gang,
 		&i.Namespace,
 	)
 	return i, err

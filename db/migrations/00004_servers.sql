@@ -37,11 +37,9 @@ ALTER TABLE tasks DROP COLUMN lease_owner, DROP COLUMN lease_until;
 
 -- No index may know the state: then an update that moves a task need not touch any.
 DROP INDEX IF EXISTS tasks_work;
-DROP INDEX tasks_max_runtime;
-CREATE INDEX tasks_max_runtime ON tasks (uid) WHERE ended_at IS NULL AND max_runtime_ms > 0;
+DROP INDEX tasks_max_runtime; -- deadlines are kept in memory
 
 -- +goose Down
-DROP INDEX tasks_max_runtime;
 CREATE INDEX tasks_max_runtime ON tasks (started_at) WHERE state = 'running' AND max_runtime_ms > 0;
 CREATE INDEX tasks_work ON tasks (state) WHERE state IN ('reserved', 'launching', 'preempting', 'stopping');
 ALTER TABLE tasks ADD lease_owner text NOT NULL DEFAULT '', ADD lease_until timestamptz;

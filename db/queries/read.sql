@@ -92,15 +92,16 @@ VALUES (@namespace_id, @version, @document, @author, @comment, @created_at);
 UPDATE namespaces SET policy_version = @version WHERE id = @id;
 
 -- name: CreatePool :one
-INSERT INTO pools (namespace_id, name, cluster, labels, target_agents, placement_strategy, pg_pool_config, created_at)
-VALUES (@namespace_id, @name, @cluster, @labels, @target_agents, @placement_strategy, @pg_pool_config, @created_at) RETURNING id;
+INSERT INTO pools (namespace_id, name, cluster, labels, target_agents, placement_strategy, pg_pool_config, max_runtime_ms, created_at)
+VALUES (@namespace_id, @name, @cluster, @labels, @target_agents, @placement_strategy, @pg_pool_config, @max_runtime_ms, @created_at) RETURNING id;
 
 -- name: InsertBalances :exec
 INSERT INTO pool_resources (pool_id, resource, capacity)
 SELECT @pool_id::bigint, unnest(@resources::text[]), unnest(@capacities::bigint[]);
 
 -- name: UpdatePool :exec
-UPDATE pools SET cluster = @cluster, labels = @labels, target_agents = @target_agents, placement_strategy = @placement_strategy, pg_pool_config = @pg_pool_config
+UPDATE pools SET cluster = @cluster, labels = @labels, target_agents = @target_agents, placement_strategy = @placement_strategy, pg_pool_config = @pg_pool_config,
+    max_runtime_ms = @max_runtime_ms
 WHERE id = @id;
 
 -- name: DeletePool :exec
@@ -146,9 +147,3 @@ UPDATE idempotency_keys SET status = @status, body = @body WHERE namespace_id = 
 
 -- name: DropIdempotent :exec
 DELETE FROM idempotency_keys WHERE namespace_id = @namespace_id AND key = @key;
-
--- name: Overdue :many
--- Running tasks past the most they may run.
-SELECT uid, attempt FROM tasks
-WHERE ended_at IS NULL AND max_runtime_ms > 0 AND state = 'running' AND started_at + max_runtime_ms * interval '1 millisecond' < @now::timestamptz
-ORDER BY started_at LIMIT 500;
