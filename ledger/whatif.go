@@ -402,10 +402,7 @@ func (s *space) profiles(waiting []sched.ID) []sched.Incoming {
 }
 
 func decidesDifferently(a, b sched.Decision) bool {
-	if a.Outcome != b.Outcome || a.Refusal.Code != b.Refusal.Code {
-		return true
-	}
-	return !slices.EqualFunc(a.Victims, b.Victims, func(x, y sched.Victim) bool { return x.Agent == y.Agent })
+	return a.Outcome != b.Outcome || !slices.EqualFunc(a.Victims, b.Victims, func(x, y sched.Victim) bool { return x.Agent == y.Agent })
 }
 
 // exposure compares what both policies let newcomers take.

@@ -38,6 +38,9 @@ type Source interface {
 	PolicyVersion(ctx context.Context, ns string, version int) (web.Policy, error)
 	PolicyVersions(ctx context.Context, ns, cursor string, limit int) (web.PolicyVersions, error)
 
+	// WhatIf answers a supposition and changes nothing; what is wrong with it is Coded, under the form's field names.
+	WhatIf(ctx context.Context, ns string, s web.Supposition) (web.WhatIf, error)
+
 	Preemptions(ctx context.Context, ns string, f web.PreemptionFilter) (web.PreemptionList, error)
 	Preemption(ctx context.Context, ns, id string) (web.Preemption, error)
 	Agents(ctx context.Context, ns string, f web.AgentFilter) (web.AgentList, error)

@@ -21,6 +21,8 @@ func (s *site) policyRoutes(r chi.Router) {
 	r.Post("/review", s.reviewPolicy)
 	r.Get("/review", s.toPolicy)
 	r.Post("/edit", s.editAgain)
+	r.Post("/what-if", s.whatIfDraft)
+	r.Get("/what-if", s.toWhatIf)
 	r.Get("/edit", s.toPolicy)
 	r.Get("/versions", s.policyVersions)
 	r.Get("/versions/{n}", s.policyVersion)

@@ -70,6 +70,8 @@ func New(source Source, actions Actions, live Live, o Options) http.Handler {
 	r.Route("/tasks", s.taskRoutes)
 	r.Route("/pools", s.poolRoutes)
 	r.Route("/policy", s.policyRoutes)
+	r.Get("/what-if", s.whatIf)
+	r.Post("/what-if", s.whatIf)
 	r.Route("/preemptions", s.preemptionRoutes)
 	r.Route("/agents", s.agentRoutes)
 	return r

@@ -22,7 +22,8 @@ var pagesToShoot = []struct{ name, path string }{
 	{"tasks", "/tasks"}, {"tasks-none", "/tasks?q=nothing-like-this"}, {"task", "/tasks/llama-70b-pretrain"}, {"task-log", "/tasks/llama-7b-rlhf?tab=log"},
 	{"task-state", "/tasks/llama-70b-pretrain?tab=state"}, {"task-spec", "/tasks/llama-70b-pretrain?tab=spec"}, {"task-failed", "/tasks/tok-bench-9"},
 	{"submit", "/tasks/new"}, {"confirm", "/tasks/llama-70b-pretrain/cancel"}, {"policy", "/policy"}, {"policy-text", "/policy?format=text"},
-	{"versions", "/policy/versions"}, {"version", "/policy/versions/5"}, {"rollback", "/policy/versions/5/rollback"}, {"preemptions", "/preemptions"}, {"preemption", "/preemptions/481"},
+	{"versions", "/policy/versions"}, {"version", "/policy/versions/5"}, {"rollback", "/policy/versions/5/rollback"}, {"what-if", "/what-if?pool=research-shared&priority=9&gpu=2&cpu=16&labels=role%3Dtrain"}, {"what-if-both", "/what-if?pool=train-a100&gpu=8&draft=cross_pool_priority_threshold:+4"}, {"what-if-draft", "/what-if?draft=cross_pool_priority_threshold:+4"},
+	{"what-if-wrong", "/what-if?draft=cross_pool:+%5B&gpu=two&pool=batch"}, {"preemptions", "/preemptions"}, {"preemption", "/preemptions/481"},
 	{"agents", "/agents"}, {"events", "/events"}, {"found", "/jump?q=llama"}, {"sign-in", "/sign-in?problem=No+such+token."}, {"missing", "/tasks/gone"}, {"no-page", "/nope"},
 }
 
