@@ -155,6 +155,11 @@ func (b *batch) enqueueNew(r *row, a *admission) {
 	b.event(r, string(Queued), a.sub.Actor, r.code, "Queued: "+r.reason, nil)
 	a.task = b.task(r, &a.sub.Spec)
 	a.task.Created, a.task.QueuePosition = true, r.pool.line.Position(r.uid)
+	if a.task.QueuePosition <= maxTold {
+		b.outlooks(r.pool, []*row{r}, b.now)[r.uid].tell(&a.task)
+	} else {
+		a.task.ETANote = "read the task to be told"
+	}
 }
 
 // refusal turns the core's refusal into the answer a caller gets.

@@ -16,6 +16,7 @@ const (
 	maxStarts   = 2000            // from queues, in one transaction
 	maxBackfill = 100             // of those behind the head are looked at each time
 	maxForecast = 256             // of a line is looked ahead for an ETA
+	maxTold     = 64              // of a line are told in the answer to their submission when it is their turn
 	maxBackoff  = 5 * time.Minute // between two attempts
 )
 

@@ -19,12 +19,13 @@ import (
 )
 
 // task makes the answer for a row in the book.
-func (b *batch) task(r *row, spec *Spec) Task {
+func (b *book) task(r *row, spec *Spec) Task {
 	t := Task{UID: r.uid, Namespace: r.space.name, Kind: r.kind, TaskID: r.taskID, Pool: r.poolName, Managed: r.pool != nil, State: r.state, Phase: r.phase,
 		Attempt: r.attempt, Priority: r.priority, Labels: r.labels, Request: r.request, Held: r.held, AgentName: r.agentName, ActorName: r.actorName,
 		RayNS: r.rayNS, ActorID: r.actorID, Node: string(r.node), PID: r.pid, Estimate: r.estimate, MaxRuntime: r.maxRuntime,
 		OnPreempted: r.onPreempted, OnFailure: r.onFailure, MaxAttempts: r.maxAttempts, Preemptions: r.preemptions, PreemptedBy: r.preemptedBy,
-		Code: r.code, Reason: r.reason, SubmittedAt: r.submitted, QueuedAt: r.queued, StartedAt: r.started, EndedAt: r.ended}
+		Code: r.code, Reason: r.reason, SubmittedAt: r.submitted, QueuedAt: r.queued, StartedAt: r.started, EndedAt: r.ended,
+		QueueTimeout: r.more().queueTimeout, RetryBackoff: r.more().retryBackoff}
 	if spec != nil {
 		t.Spec = *spec
 	}
@@ -37,7 +38,8 @@ func taskOf(t dbgen.Task, namespace string) (Task, error) {
 		RayNS: t.RayNamespace, ActorID: t.ActorID, Node: t.NodeID, PID: int(t.Pid), Estimate: ms(t.EstimateMs), MaxRuntime: ms(t.MaxRuntimeMs),
 		OnPreempted: t.OnPreempted, OnFailure: t.OnFailure, MaxAttempts: int(t.MaxAttempts), Preemptions: int(t.Preemptions),
 		PreemptedBy: idsOf(t.PreemptedBy), Code: t.Code, Reason: t.Reason, Result: t.Result, SavedState: t.SavedState,
-		SubmittedAt: t.SubmittedAt, QueuedAt: orZero(t.QueuedAt), StartedAt: orZero(t.StartedAt), EndedAt: orZero(t.EndedAt), Actor: t.Actor}
+		SubmittedAt: t.SubmittedAt, QueuedAt: orZero(t.QueuedAt), StartedAt: orZero(t.StartedAt), EndedAt: orZero(t.EndedAt), Actor: t.Actor,
+		QueueTimeout: ms(t.QueueTimeoutMs), RetryBackoff: ms(t.RetryBackoffMs)}
 	if t.TaskID != nil {
 		out.TaskID = *t.TaskID
 	}
@@ -79,14 +81,9 @@ func (l *Ledger) filled(ctx context.Context, row dbgen.Task, ns string) (Task, e
 	if err != nil {
 		return t, err
 	}
-	if t.State == Queued {
-		ahead, err := l.q.QueueAhead(ctx, row.Uid)
-		if err != nil {
-			return t, l.lane.outward(err)
-		}
-		t.QueuePosition = int(ahead) + 1
-	}
-	return t, nil
+	one := []Task{t}
+	err = l.tellWaiting(ctx, one)
+	return one[0], err
 }
 
 // WaitTask waits until a task runs or has ended. When ctx ends first, the task is
@@ -142,7 +139,7 @@ func (l *Ledger) Tasks(ctx context.Context, ns string, f TaskFilter) (Page[Task]
 		}
 		out.Items = append(out.Items, x)
 	}
-	return out, nil
+	return out, l.tellWaiting(ctx, out.Items)
 }
 
 // listed makes a task of a row of a list: without spec, result and saved state.

@@ -77,29 +77,33 @@ func (l *Ledger) PoolTasks(ctx context.Context, ns, pool string, queued bool, li
 		if out[i], err = listed(dbgen.ListTasksRow(r), ns); err != nil {
 			return nil, err
 		}
-		if queued {
-			out[i].QueuePosition = i + 1
+	}
+	if queued {
+		if err := l.tellWaiting(ctx, out); err != nil {
+			return nil, err
 		}
+		slices.SortStableFunc(out, func(x, y Task) int { return x.QueuePosition - y.QueuePosition })
 	}
 	return out, nil
 }
 
 // QueueHeads gives who is first in line, by pool name.
 func (l *Ledger) QueueHeads(ctx context.Context, ns string) (map[string]Task, error) {
-	rows, err := l.q.ViewQueueHeads(ctx, ns)
-	if err != nil {
-		return nil, l.readError(err)
-	}
-	out := make(map[string]Task, len(rows))
-	for _, r := range rows {
-		t, err := listed(dbgen.ListTasksRow(r), ns)
-		if err != nil {
-			return nil, err
+	out := map[string]Task{}
+	err := l.lane.look(ctx, func(b *book) {
+		s := b.spaces[ns]
+		if s == nil {
+			return
 		}
-		t.QueuePosition = 1
-		out[t.Pool] = t
-	}
-	return out, nil
+		for name, p := range s.pools {
+			if head := b.head(p); head != nil {
+				t := b.task(head, nil)
+				t.QueuePosition = 1
+				out[name] = t
+			}
+		}
+	})
+	return out, err
 }
 
 // WhyQueued asks the core why rows that wait cannot start now. What their rows say of it
@@ -114,8 +118,11 @@ func (l *Ledger) WhyQueued(ctx context.Context, uids ...sched.ID) (map[sched.ID]
 			if r == nil || r.state != Queued {
 				continue
 			}
-			d := r.space.core.Decide(sched.Incoming{ID: r.uid, Name: r.taskID, Pool: r.poolName, Priority: r.priority, Labels: r.labels,
-				Request: r.request, PreemptedBy: r.preemptedBy}, now)
+			if r.pool.hold.on() {
+				out[id] = sched.Refusal{Code: codePoolHeld, Message: r.pool.hold.sentence("pool " + r.poolName)}
+				continue
+			}
+			d := r.space.core.Decide(b.incoming(r), now)
 			if d.Outcome == sched.Refuse {
 				out[id] = d.Refusal
 			}
@@ -133,7 +140,8 @@ type Standing struct {
 // Standings gives the standing of each of some tasks.
 func (l *Ledger) Standings(ctx context.Context, ns string, tasks []Task) (map[sched.ID]Standing, error) {
 	out := make(map[sched.ID]Standing, len(tasks))
-	var passing, waiting []pgtype.UUID
+	var passing []pgtype.UUID
+	var waiting []sched.ID
 	for _, t := range tasks {
 		switch {
 		case t.State == Queued:
@@ -141,7 +149,7 @@ func (l *Ledger) Standings(ctx context.Context, ns string, tasks []Task) (map[sc
 			if t.QueuedAt.IsZero() {
 				out[t.UID] = Standing{Since: t.SubmittedAt}
 			}
-			waiting = append(waiting, pgUUID(t.UID))
+			waiting = append(waiting, t.UID)
 		case t.State == Running && !t.StartedAt.IsZero():
 			out[t.UID] = Standing{Since: t.StartedAt}
 		case !t.State.Live():
@@ -160,14 +168,16 @@ func (l *Ledger) Standings(ctx context.Context, ns string, tasks []Task) (map[sc
 		}
 	}
 	if len(waiting) > 0 {
-		rows, err := l.q.ViewLine(ctx, dbgen.ViewLineParams{Namespace: ns, Uids: waiting})
-		if err != nil {
-			return nil, l.readError(err)
-		}
-		for _, r := range rows {
-			s := out[r.Uid.Bytes]
-			s.Position = int(r.Position)
-			out[r.Uid.Bytes] = s
+		if err := l.lane.look(ctx, func(b *book) {
+			for _, id := range waiting {
+				if r := b.rows[id]; r != nil && r.pool != nil {
+					s := out[id]
+					s.Position = r.pool.line.Position(id)
+					out[id] = s
+				}
+			}
+		}); err != nil {
+			return nil, err
 		}
 	}
 	return out, nil

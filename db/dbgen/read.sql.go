@@ -1029,19 +1029,6 @@ func (q *Queries) PreemptionOfVictim(ctx context.Context, arg PreemptionOfVictim
 	return i, err
 }
 
-const queueAhead = `-- name: QueueAhead :one
-SELECT count(*) FROM tasks q JOIN tasks me ON me.uid = $1
-WHERE q.namespace_id = me.namespace_id AND q.pool_id = me.pool_id AND q.state = 'queued'
-  AND (q.priority, me.submitted_at, me.uid) > (me.priority, q.submitted_at, q.uid)
-`
-
-func (q *Queries) QueueAhead(ctx context.Context, uid pgtype.UUID) (int64, error) {
-	row := q.db.QueryRow(ctx, queueAhead, uid)
-	var count int64
-	err := row.Scan(&count)
-	return count, err
-}
-
 const taskByID = `-- name: TaskByID :one
 
 SELECT t.uid, t.namespace_id, t.kind, t.task_id, t.pool_id, t.pool_name, t.state, t.phase, t.attempt, t.priority, t.labels, t.request, t.held, t.held_as, t.agent_name, t.agent_uid, t.node_id, t.launch_id, t.actor_name, t.ray_namespace, t.actor_id, t.pid, t.spec, t.pickled, t.body_hash, t.estimate_ms, t.max_runtime_ms, t.launch_ms, t.on_insufficient, t.on_preempted, t.on_failure, t.max_attempts, t.failures, t.preemptions, t.preempted_by, t.ending, t.code, t.reason, t.result, t.saved_state, t.actor, t.submitted_at, t.queued_at, t.started_at, t.ended_at, t.ended_uid, t.queue_timeout_ms, t.retry_backoff_ms, t.not_before, t.gang, n.name AS namespace FROM tasks t JOIN namespaces n ON n.id = t.namespace_id

@@ -35,11 +35,6 @@ WHERE n.name = @namespace AND t.kind <> 'agent' AND t.ended_at IS NULL GROUP BY 
 SELECT t.pool_name, t.state, count(*) AS n FROM tasks t JOIN namespaces n ON n.id = t.namespace_id
 WHERE n.name = @namespace AND t.kind <> 'agent' AND t.ended_at IS NULL GROUP BY t.pool_name, t.state;
 
--- name: QueueAhead :one
-SELECT count(*) FROM tasks q JOIN tasks me ON me.uid = @uid
-WHERE q.namespace_id = me.namespace_id AND q.pool_id = me.pool_id AND q.state = 'queued'
-  AND (q.priority, me.submitted_at, me.uid) > (me.priority, q.submitted_at, q.uid);
-
 -- name: TaskEvents :many
 SELECT * FROM task_events WHERE task_uid = ANY (@uids::uuid[]) ORDER BY id LIMIT 2000;
 

@@ -29,29 +29,10 @@ FROM tasks t JOIN namespaces n ON n.id = t.namespace_id
 WHERE n.name = @namespace AND t.pool_name = @pool AND t.kind <> 'agent' AND t.ended_at IS NULL AND (t.state = 'queued') = @queued::boolean
 ORDER BY t.priority DESC, t.submitted_at, t.uid LIMIT @row_limit;
 
--- name: ViewQueueHeads :many
--- Who is first in line of each pool. The columns are those of ListTasks.
-SELECT DISTINCT ON (t.pool_name)
-       t.uid, t.kind, t.task_id, t.pool_id, t.pool_name, t.state, t.phase, t.attempt, t.priority, t.labels, t.request, t.held, t.agent_name,
-       t.node_id, t.actor_name, t.ray_namespace, t.actor_id, t.pid, (t.spec ->> 'actor_class') AS actor_class, (t.spec ->> 'pickled_name') AS pickled_name,
-       t.estimate_ms, t.max_runtime_ms, t.on_preempted, t.on_failure, t.max_attempts, t.preemptions, t.code, t.reason, t.submitted_at, t.queued_at, t.started_at, t.ended_at, t.actor,
-       t.agent_uid, t.result, (t.saved_state IS NOT NULL)::boolean AS has_saved_state
-FROM tasks t JOIN namespaces n ON n.id = t.namespace_id
-WHERE n.name = @namespace AND t.kind <> 'agent' AND t.ended_at IS NULL AND t.state = 'queued'
-ORDER BY t.pool_name, t.priority DESC, t.submitted_at, t.uid;
-
 -- name: ViewSince :many
 -- When rows came into the state they are in.
 SELECT t.uid, coalesce((SELECT e.at FROM task_events e WHERE e.task_uid = t.uid AND e.type = t.state ORDER BY e.id DESC LIMIT 1), t.submitted_at)::timestamptz AS since
 FROM tasks t WHERE t.uid = ANY (@uids::uuid[]);
-
--- name: ViewLine :many
--- Where queued rows stand in the line of their pool.
-SELECT line.uid, line.position::bigint AS position FROM (
-    SELECT q.uid, row_number() OVER (PARTITION BY q.pool_id ORDER BY q.priority DESC, q.submitted_at, q.uid) AS position
-    FROM tasks q JOIN namespaces n ON n.id = q.namespace_id
-    WHERE n.name = @namespace AND q.ended_at IS NULL AND q.state = 'queued') line
-WHERE line.uid = ANY (@uids::uuid[]);
 
 -- name: ViewTaskByUID :one
 SELECT sqlc.embed(t), n.name AS namespace FROM tasks t JOIN namespaces n ON n.id = t.namespace_id
