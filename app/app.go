@@ -309,9 +309,9 @@ func plain(w http.ResponseWriter, status int, text string) {
 func (a *App) readyz(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithTimeout(r.Context(), 2*time.Second)
 	defer cancel()
-	status, lines := http.StatusOK, []string{"database: ok", "ray: ok"}
+	status, lines := http.StatusOK, []string{"ledger: ok", "ray: ok"}
 	if err := a.ledger.Ready(ctx); err != nil {
-		status, lines[0] = http.StatusServiceUnavailable, "database: "+err.Error()
+		status, lines[0] = http.StatusServiceUnavailable, "ledger: "+err.Error()
 	}
 	if up, why := a.agents.Load().Up(); !up {
 		status, lines[1] = http.StatusServiceUnavailable, "ray: the sidecar does not answer yet"

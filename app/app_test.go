@@ -94,7 +94,7 @@ func TestTheWholeServerAnswersOnOnePort(t *testing.T) {
 		"/pools/p":            "p",
 		"/policy":             "policy",
 		"/healthz":            "ok",
-		"/readyz":             "database: ok",
+		"/readyz":             "ledger: ok",
 		"/metrics":            "schedulemesh_task_schedule_latency_ms",
 		"/api/openapi.json":   `"openapi"`,
 		"/api/docs":           "ScheduleMesh",

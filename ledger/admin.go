@@ -478,6 +478,7 @@ func fieldErrors(errs []sched.FieldError) *Error {
 // followPolicy lets the core use a policy at once, and queues move under it.
 func (l *Ledger) followPolicy(ctx context.Context, ns string, v PolicyVersion) error {
 	return l.lane.submit(ctx, &call{
+		whole: true,
 		plan: func(b *book) []*pool {
 			var out []*pool
 			for _, p := range b.spaces[ns].pools {

@@ -31,6 +31,9 @@ func (b *book) incoming(r *row) sched.Incoming {
 
 // decide says what the core would do for a row that asks for room now.
 func (b *batch) decide(r *row) sched.Decision {
+	if b.loading {
+		return b.decideEarly(r)
+	}
 	b.minute(r.space)
 	return r.space.core.Decide(b.incoming(r), timeOf(b.now))
 }
@@ -166,7 +169,7 @@ func (b *batch) enqueueNew(r *row, a *admission) {
 func refusal(d sched.Decision) *Error {
 	e := &Error{Code: ErrInsufficient.Code, Message: d.Refusal.Message, Detail: d.Refusal}
 	switch d.Refusal.Code {
-	case "request_too_large", "no_node_large_enough", "unknown_pool", "pool_held":
+	case "request_too_large", "no_node_large_enough", "unknown_pool", "pool_held", codeLoading:
 		e.Code = string(d.Refusal.Code)
 	}
 	return e

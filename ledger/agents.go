@@ -47,6 +47,9 @@ func (l *Ledger) DeleteAgent(ctx context.Context, ns, name string, force bool, a
 		}
 		return nil
 	}
+	if err := l.soon(ctx, ns, name); err != nil {
+		return err
+	}
 	return l.lane.submit(ctx, &call{
 		plan: func(b *book) []*pool { return rowPools(b, find(b)) },
 		do: func(b *batch) error {

@@ -41,6 +41,7 @@ type Ledger struct {
 	pool   *pgxpool.Pool
 	q      *dbgen.Queries
 	lane   *lane
+	start  *starter
 	opts   Options
 	feed   *feed
 	stop   context.CancelFunc
@@ -55,8 +56,8 @@ type Ledger struct {
 	spaces  map[string]int64 // namespaces known to exist
 }
 
-// Open loads the core from the database and starts the lane. Jobs left over from
-// before are not announced: ask Work for them.
+// Open starts the lane; the core is loaded from the database while it works already
+// (see Ready). Jobs left over from before are not announced: ask Work for them.
 func Open(ctx context.Context, pool *pgxpool.Pool, opts Options) (*Ledger, error) {
 	if opts.Now == nil {
 		opts.Now = time.Now
@@ -83,7 +84,8 @@ func Open(ctx context.Context, pool *pgxpool.Pool, opts Options) (*Ledger, error
 		laneConns.Close()
 		return nil, fmt.Errorf("ledger: joining: %w", err)
 	}
-	if err := l.lane.loadAll(ctx); err != nil {
+	l.start, err = l.lane.names(ctx, pool)
+	if err != nil {
 		closeConn(conn)
 		laneConns.Close()
 		return nil, fmt.Errorf("ledger: loading: %w", err)
@@ -91,6 +93,7 @@ func Open(ctx context.Context, pool *pgxpool.Pool, opts Options) (*Ledger, error
 	run, cancel := context.WithCancel(context.Background())
 	l.stop = cancel
 	go l.lane.run(run)
+	go l.start.run(run)
 	go l.feed.run(run)
 	go l.servers.run(run, conn)
 	go l.keepDeadlines(run)
@@ -168,12 +171,25 @@ func (l *Ledger) watch(uid sched.ID) (<-chan struct{}, func()) {
 	}
 }
 
-// Ready reports whether the database answers and the lane runs.
+// Ready reports whether the database answers, the lane runs and every pool is loaded.
+// Before, calls on pools that are loaded are answered, others wait.
 func (l *Ledger) Ready(ctx context.Context) error {
 	if err := l.pool.Ping(ctx); err != nil {
 		return &Error{Code: ErrUnavailable.Code, Message: "the database cannot be reached", cause: err}
 	}
-	return l.lane.look(ctx, func(*book) {})
+	if err := l.lane.glance(ctx, func(*book) {}); err != nil {
+		return err
+	}
+	select {
+	case <-l.start.done:
+		return nil
+	default:
+	}
+	loaded, of, err := l.start.progress()
+	if err != nil {
+		return &Error{Code: ErrUnavailable.Code, Message: fmt.Sprintf("%d of %d pools are loaded; the next failed: %v", loaded, of, err), cause: err}
+	}
+	return &Error{Code: ErrUnavailable.Code, Message: fmt.Sprintf("%d of %d pools are loaded; those are served already", loaded, of)}
 }
 
 // ensureNamespace makes a namespace on first use and puts it in the book.
@@ -205,7 +221,7 @@ func (l *Ledger) ensureNamespace(ctx context.Context, name string) error {
 	if err != nil {
 		return err
 	}
-	err = l.lane.look(ctx, func(b *book) {
+	err = l.lane.glance(ctx, func(b *book) {
 		if b.spaces[name] == nil {
 			b.addSpace(row.ID, name, int(row.PolicyVersion), policy)
 		}

@@ -23,7 +23,11 @@ type book struct {
 	working map[sched.ID]*row
 	// launches finds the row that holds an agent by what the bridge knows it by.
 	launches map[string]*row
-	nodes    *sched.Nodes
+	// where says in which pool a row is that is part of a handover and not in the book.
+	where map[sched.ID]int64
+	nodes *sched.Nodes
+	// loading is true until everything was loaded; see start.go.
+	loading bool
 	// total is each known node as the cluster reports it: capacity less foreign use.
 	// A node's Room is that, less what rows charge it.
 	total map[sched.NodeID]nodeTotal
@@ -66,6 +70,8 @@ type pool struct {
 	labels  sched.Labels
 	targets int
 	version int64
+	loaded  bool // else only its name is known
+	stalled bool // its queue could not move while others were not loaded
 
 	capacity, reserved, used, borrowed, lent sched.Resources
 	names                                    []string // resources that have a row; never changed in place
@@ -198,6 +204,7 @@ const (
 func newBook() *book {
 	return &book{
 		spaces: map[string]*space{}, byID: map[int64]*space{}, pools: map[int64]*pool{}, rows: map[sched.ID]*row{}, working: map[sched.ID]*row{}, launches: map[string]*row{},
+		where: map[sched.ID]int64{},
 		nodes: sched.NewNodes(), total: map[sched.NodeID]nodeTotal{}, rooms: map[sched.NodeID]*sched.Agenda{}, holds: map[nodeKey]hold{}, unfinished: map[int64]bool{},
 	}
 }
@@ -207,6 +214,13 @@ func (b *book) addSpace(id int64, name string, version int, policy sched.Policy)
 		pools: map[string]*pool{}, tasks: map[string]*row{}, agents: map[string]*row{}}
 	b.spaces[name], b.byID[id] = s, s
 	return s
+}
+
+// addPool makes a pool of which no more is known yet; version −1 is behind any other.
+func (b *book) addPool(s *space, id int64, name string) *pool {
+	p := &pool{id: id, space: s, name: name, version: -1, rows: map[sched.ID]*row{}, line: &sched.Line{}, ends: &sched.Agenda{}}
+	b.pools[id], s.pools[name] = p, p
+	return p
 }
 
 // poolChanged tells the core what a pool has now.
@@ -251,6 +265,9 @@ func (b *book) index(r *row) {
 	}
 	r.indexed = true
 	b.rows[r.uid] = r
+	if len(b.where) > 0 {
+		delete(b.where, r.uid)
+	}
 	if r.works() {
 		b.working[r.uid] = r
 	}

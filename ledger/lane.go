@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"runtime/debug"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -29,11 +30,15 @@ type call struct {
 	plan func(*book) []*pool
 	// do decides under the locks. It may run several times; the last one counts.
 	do func(*batch) error
-	// read, instead of do, looks at the book between two transactions.
+	// read, instead of do, looks at the book between two transactions; all of it
+	// without a plan.
 	read func(*book)
+	// whole calls wait until everything is loaded, early ones for nothing; see start.go.
+	whole, early bool
 
-	err  error
-	done chan struct{}
+	err   error
+	done  chan struct{}
+	begun atomic.Bool // by the lane, or given up by the caller
 }
 
 // lane combines concurrent calls into transactions. It is one goroutine, which owns
@@ -49,6 +54,10 @@ type lane struct {
 	log     *slog.Logger
 	metrics *Metrics
 	after   func(*batch) // told of every committed batch
+
+	start  *starter
+	parked []*call // wait for pools to be loaded
+	again  []*call // waited, and are to be looked at again
 }
 
 func (l *lane) submit(ctx context.Context, c *call) error {
@@ -60,8 +69,18 @@ func (l *lane) submit(ctx context.Context, c *call) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	// Not abandoned when the caller goes away: what is decided is decided, and the
-	// caller may ask again with the same id.
+	select {
+	case <-c.done:
+		return c.err
+	case <-l.stopped:
+		return refuse(ErrClosed, "the server is shutting down")
+	case <-ctx.Done():
+		if c.begun.CompareAndSwap(false, true) {
+			return ctx.Err()
+		}
+	}
+	// Once begun it is not abandoned when the caller goes away: what is decided is
+	// decided, and the caller may ask again with the same id.
 	select {
 	case <-c.done:
 		return c.err
@@ -91,18 +110,36 @@ func (l *lane) run(ctx context.Context) {
 			}
 		}
 		writes := calls[:0:0]
-		for _, c := range calls {
-			if c.read != nil {
+		for i := 0; i < len(calls); i++ {
+			c := calls[i]
+			switch {
+			case l.waits(c):
+				l.parked = append(l.parked, c)
+			case !c.begun.CompareAndSwap(false, true): // its caller went away
+			case c.read != nil:
 				c.read(l.book)
 				close(c.done)
-				continue
+				calls, l.again = append(calls, l.again...), nil
+			default:
+				writes = append(writes, c)
 			}
-			writes = append(writes, c)
 		}
-		if len(writes) > 0 {
-			l.transact(ctx, writes)
+		for batch := range slices.Chunk(writes, maxBatch) {
+			l.transact(ctx, batch)
 		}
 	}
+}
+
+// answer tells a caller what came of its call; one that could not be decided before
+// everything is loaded waits for that instead.
+func (l *lane) answer(c *call) {
+	if l.book.loading && CodeOf(c.err) == codeLoading {
+		c.err, c.whole = nil, true
+		c.begun.Store(false)
+		l.parked = append(l.parked, c)
+		return
+	}
+	close(c.done)
 }
 
 // transact answers calls with one transaction, or, when that cannot be, one by one.
@@ -117,7 +154,7 @@ func (l *lane) transact(ctx context.Context, calls []*call) {
 			if err := l.attempt(ctx, []*call{c}); err != nil {
 				c.err = l.outward(err)
 			}
-			close(c.done)
+			l.answer(c)
 		}
 		return
 	}
@@ -125,7 +162,7 @@ func (l *lane) transact(ctx context.Context, calls []*call) {
 		if err != nil {
 			c.err = l.outward(err)
 		}
-		close(c.done)
+		l.answer(c)
 	}
 }
 
@@ -429,9 +466,14 @@ func (b *batch) committed() {
 	}
 }
 
-// look runs f on the book between two transactions.
+// look runs f on the whole book between two transactions.
 func (l *lane) look(ctx context.Context, f func(*book)) error {
 	return l.submit(ctx, &call{read: f})
+}
+
+// glance is look for what does not ask whether everything is loaded.
+func (l *lane) glance(ctx context.Context, f func(*book)) error {
+	return l.submit(ctx, &call{read: f, early: true})
 }
 
 // poolOf plans for one pool by name.
@@ -456,14 +498,10 @@ func rowPools(b *book, r *row) []*pool {
 		out = append(out, b.pools[l.lender])
 	}
 	for _, id := range r.victims {
-		if v := b.rows[id]; v != nil {
-			out = append(out, v.pool)
-		}
+		out = append(out, b.poolOf(id))
 	}
 	if r.taking != nil {
-		if p := b.rows[r.taking.by]; p != nil {
-			out = append(out, p.pool)
-		}
+		out = append(out, b.poolOf(r.taking.by))
 	}
 	return out
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/jackc/pgx/v5/pgtype"
 
@@ -12,84 +13,59 @@ import (
 	"github.com/schedulemesh/schedulemesh/sched"
 )
 
-// loadAll builds the book from Postgres at start-up.
-func (l *lane) loadAll(ctx context.Context) error {
-	q := dbgen.New(l.pool)
-	spaces, err := q.AllNamespaces(ctx)
-	if err != nil {
-		return err
-	}
-	for _, s := range spaces {
-		policy, err := policyOf(s.Document)
-		if err != nil {
-			return fmt.Errorf("policy %d of namespace %s: %w", s.PolicyVersion, s.Name, err)
-		}
-		l.book.addSpace(s.ID, s.Name, int(s.PolicyVersion), policy)
-	}
-	if err := l.loadHolds(ctx, q); err != nil {
-		return err
-	}
-	pools, err := q.AllPools(ctx)
-	if err != nil {
-		return err
-	}
-	ids := make([]int64, 0, len(pools))
-	for _, p := range pools {
-		ids = append(ids, p.ID)
-	}
-	return l.load(ctx, l.pool, ids, true)
+// reading is what one transaction saw of some pools, their tasks aside.
+type reading struct {
+	pools    []dbgen.Pool
+	balances []dbgen.PoolResource
+	loans    []dbgen.Loan
+	open     []dbgen.OpenPreemptionsRow
+	lost     []dbgen.LostLatelyRow
 }
 
-// loadPools replaces what the book says of pools whose rows are locked on conn.
-func (l *lane) loadPools(ctx context.Context, conn dbgen.DBTX, ids []int64) error {
-	for _, id := range ids {
-		if p := l.book.pools[id]; p != nil {
-			l.book.dropPool(p)
-		}
-	}
-	return l.load(ctx, conn, ids, false)
-}
-
-func (l *lane) load(ctx context.Context, conn dbgen.DBTX, ids []int64, unmanaged bool) error {
+func (l *lane) read(ctx context.Context, conn dbgen.DBTX, ids []int64) (rd reading, err error) {
 	q := dbgen.New(conn)
-	pools, err := q.PoolsByID(ctx, ids)
-	if err != nil {
-		return err
+	if rd.pools, err = q.PoolsByID(ctx, ids); err != nil {
+		return rd, err
 	}
-	balances, err := q.Balances(ctx, ids)
-	if err != nil {
-		return err
+	if rd.balances, err = q.Balances(ctx, ids); err != nil {
+		return rd, err
 	}
-	loans, err := q.LoansOf(ctx, ids)
-	if err != nil {
-		return err
+	if rd.loans, err = q.LoansOf(ctx, ids); err != nil {
+		return rd, err
 	}
-	open, err := q.OpenPreemptions(ctx)
-	if err != nil {
-		return err
+	if rd.open, err = q.OpenPreemptions(ctx); err != nil {
+		return rd, err
 	}
-	fresh := map[int64]*pool{}
-	for _, p := range pools {
-		s := l.book.byID[p.NamespaceID]
-		if s == nil {
-			if s, err = l.loadSpace(ctx, q, p.NamespaceID); err != nil {
-				return err
-			}
+	var spaces []int64
+	for _, p := range rd.pools {
+		if !slices.Contains(spaces, p.NamespaceID) {
+			spaces = append(spaces, p.NamespaceID)
 		}
-		if err := l.refreshPolicy(ctx, q, s); err != nil {
-			return err
-		}
-		made := &pool{id: p.ID, space: s, name: p.Name, cluster: p.Cluster, labels: labelsOf(p.Labels), targets: int(p.TargetAgents),
-			version: p.Version, rows: map[sched.ID]*row{}, line: &sched.Line{}, ends: &sched.Agenda{}, maxRuntime: ms(p.MaxRuntimeMs),
-			hold: hold{p.Hold, p.HoldReason, p.HoldActor, orZero(p.HeldAt), orZero(p.DrainUntil)}}
-		made.line.SetAgeing(s.core.Policy().AgeingWeight)
-		if old := s.pools[p.Name]; old != nil {
-			l.book.dropPool(old)
-		}
-		l.book.pools[p.ID], s.pools[p.Name], fresh[p.ID] = made, made, made
 	}
-	for _, r := range balances {
-		p := fresh[r.PoolID]
+	rd.lost, err = q.LostLately(ctx, dbgen.LostLatelyParams{NamespaceIds: spaces, Since: l.now().Add(-time.Minute)})
+	return rd, err
+}
+
+// fill makes pools of the book say what was read.
+func (b *book) fill(rd reading, pools map[int64]*pool) {
+	named := map[*space]map[string]*pool{}
+	for _, row := range rd.pools {
+		p := pools[row.ID]
+		if p == nil {
+			continue
+		}
+		p.cluster, p.labels, p.targets, p.version = row.Cluster, labelsOf(row.Labels), int(row.TargetAgents), row.Version
+		p.maxRuntime, p.hold = ms(row.MaxRuntimeMs), hold{row.Hold, row.HoldReason, row.HoldActor, orZero(row.HeldAt), orZero(row.DrainUntil)}
+		p.line.SetAgeing(p.space.core.Policy().AgeingWeight)
+		p.names, p.loans, p.recent, p.loaded = nil, nil, nil, true
+		p.capacity, p.reserved, p.used, p.borrowed, p.lent = sched.Resources{}, sched.Resources{}, sched.Resources{}, sched.Resources{}, sched.Resources{}
+		if named[p.space] == nil {
+			named[p.space] = map[string]*pool{}
+		}
+		named[p.space][p.name] = p
+	}
+	for _, r := range rd.balances {
+		p := pools[r.PoolID]
 		if p == nil {
 			continue
 		}
@@ -100,8 +76,8 @@ func (l *lane) load(ctx context.Context, conn dbgen.DBTX, ids []int64, unmanaged
 		p.borrowed = p.borrowed.With(r.Resource, r.Borrowed)
 		p.lent = p.lent.With(r.Resource, r.Lent)
 	}
-	for _, x := range loans {
-		p := fresh[x.BorrowerID]
+	for _, x := range rd.loans {
+		p := pools[x.BorrowerID]
 		if p == nil {
 			continue
 		}
@@ -111,9 +87,46 @@ func (l *lane) load(ctx context.Context, conn dbgen.DBTX, ids []int64, unmanaged
 			p.loans = append(p.loans, loan{lender: x.LenderID, since: x.Since, amount: sched.Resources{}.With(x.Resource, x.Amount)})
 		}
 	}
-	for _, p := range fresh {
-		l.book.poolChanged(p)
+	for _, x := range rd.lost {
+		if s := b.byID[x.NamespaceID]; s != nil && named[s][x.PoolName] != nil {
+			p := named[s][x.PoolName]
+			p.recent = append(p.recent, x.DecidedAt)
+		}
 	}
+	for _, p := range pools {
+		b.poolChanged(p)
+	}
+}
+
+// loadPools replaces what the book says of pools whose rows are locked on conn.
+func (l *lane) loadPools(ctx context.Context, conn dbgen.DBTX, ids []int64) error {
+	for _, id := range ids {
+		if p := l.book.pools[id]; p != nil {
+			l.book.dropPool(p)
+		}
+	}
+	rd, err := l.read(ctx, conn, ids)
+	if err != nil {
+		return err
+	}
+	q := dbgen.New(conn)
+	fresh := map[int64]*pool{}
+	for _, p := range rd.pools {
+		s := l.book.byID[p.NamespaceID]
+		if s == nil {
+			if s, err = l.loadSpace(ctx, q, p.NamespaceID); err != nil {
+				return err
+			}
+		}
+		if err := l.refreshPolicy(ctx, q, s); err != nil {
+			return err
+		}
+		if old := s.pools[p.Name]; old != nil {
+			l.book.dropPool(old)
+		}
+		fresh[p.ID] = l.book.addPool(s, p.ID, p.Name)
+	}
+	l.book.fill(rd, fresh)
 
 	var loaded []*row
 	byUID := map[sched.ID]*row{}
@@ -121,11 +134,11 @@ func (l *lane) load(ctx context.Context, conn dbgen.DBTX, ids []int64, unmanaged
 		loaded = append(loaded, r)
 		byUID[r.uid] = r
 		return nil
-	}, dbgen.LiveTasksSQL, ids, unmanaged)
+	}, dbgen.LiveTasksSQL, ids, false)
 	if err != nil {
 		return err
 	}
-	l.reopen(open, byUID)
+	l.book.reopen(rd.open, byUID)
 	for _, r := range loaded { // in two passes: a preemptor's node charge asks for its victims
 		l.book.rows[r.uid] = r
 	}
@@ -135,10 +148,12 @@ func (l *lane) load(ctx context.Context, conn dbgen.DBTX, ids []int64, unmanaged
 	return nil
 }
 
-// reopen gives rows back the handovers they are part of.
-func (l *lane) reopen(open []dbgen.Preemption, byUID map[sched.ID]*row) {
+// reopen gives rows back the handovers they are part of. Of the other side's row, which
+// may be in a pool that is not loaded, the book notes where it is.
+func (b *book) reopen(open []dbgen.OpenPreemptionsRow, byUID map[sched.ID]*row) {
 	takings := map[sched.ID]*taking{}
-	for _, p := range open {
+	for _, o := range open {
+		p := o.Preemption
 		victim := sched.ID(p.VictimUid.Bytes)
 		holder := sched.ID(p.AgentUid.Bytes)
 		t := takings[holder]
@@ -154,6 +169,10 @@ func (l *lane) reopen(open []dbgen.Preemption, byUID map[sched.ID]*row) {
 			takings[holder] = t
 			if by := byUID[t.by]; by != nil && by.attempt == t.attempt {
 				by.victims = append(by.victims, holder)
+				b.isIn(holder, o.HolderPool)
+			}
+			if byUID[holder] != nil {
+				b.isIn(t.by, o.ByPool)
 			}
 		}
 		t.tasks = append(t.tasks, victim)
@@ -171,6 +190,21 @@ func (l *lane) reopen(open []dbgen.Preemption, byUID map[sched.ID]*row) {
 			}
 		}
 	}
+}
+
+// isIn notes in which pool a row is that the book does not have.
+func (b *book) isIn(uid sched.ID, pool int64) {
+	if b.rows[uid] == nil && pool != 0 && uid != (sched.ID{}) {
+		b.where[uid] = pool
+	}
+}
+
+// poolOf gives the pool of a row; one that the book does not have may still be known to be in a pool.
+func (b *book) poolOf(uid sched.ID) *pool {
+	if r := b.rows[uid]; r != nil {
+		return r.pool
+	}
+	return b.pools[b.where[uid]]
 }
 
 func (l *lane) loadSpace(ctx context.Context, q *dbgen.Queries, id int64) (*space, error) {

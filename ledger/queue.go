@@ -208,6 +208,9 @@ func (b *batch) ask(r *row) sched.Decision {
 	if head == nil || r.kind != KindAgent && p.line.Leads(r.waiting()) {
 		return b.decide(r)
 	}
+	if b.loading { // how far the head can be from starting is not known yet
+		return sched.Decision{Outcome: sched.Refuse, Refusal: sched.Refusal{Code: codeLoading}}
+	}
 	if r.onInsufficient == Queue && !p.space.core.Fits(p.name, r.request) {
 		// Whom it might preempt is asked when it is its turn.
 		return sched.Decision{Outcome: sched.Refuse, Refusal: sched.Refusal{Code: codeBehind, Message: "waits behind " + head.taskID}}
@@ -264,6 +267,10 @@ func (b *batch) admitQueue(p *pool) {
 			return
 		}
 		d := b.decide(head)
+		if d.Refusal.Code == codeLoading {
+			p.stalled = true
+			return
+		}
 		if d.Outcome == sched.Refuse {
 			b.waits(head, string(d.Refusal.Code), d.Refusal.Message)
 			b.backfill(p, head)

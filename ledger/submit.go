@@ -157,7 +157,7 @@ func (l *Ledger) Register(ctx context.Context, ns string, g Registration) (Task,
 	_ = json.NewEncoder(sum).Encode(same)
 	var out Task
 	uid := newID()
-	err := l.lane.submit(ctx, &call{plan: poolOf(ns, g.Pool), do: func(b *batch) error {
+	err := l.lane.submit(ctx, &call{whole: true, plan: poolOf(ns, g.Pool), do: func(b *batch) error {
 		return b.register(uid, ns, g, string(sum.Sum(nil)[:16]), &out)
 	}})
 	return out, err

@@ -12,6 +12,9 @@ import (
 func (l *Ledger) on(ctx context.Context, ns, taskID string, do func(*batch, *row) error) (Task, error) {
 	var out Task
 	var uid sched.ID
+	if err := l.soon(ctx, ns, taskID); err != nil {
+		return out, err
+	}
 	err := l.lane.submit(ctx, &call{
 		plan: func(b *book) []*pool {
 			if s := b.spaces[ns]; s != nil {

@@ -184,7 +184,8 @@ func (b *batch) takePhaseByHand(r *row, attempt int, rep TakeReport) error {
 // of each, that is its total less what others use.
 func (l *Ledger) SetNodes(ctx context.Context, cluster string, nodes []sched.Node) error {
 	return l.lane.submit(ctx, &call{
-		plan: queuesOf(cluster),
+		whole: true,
+		plan:  queuesOf(cluster),
 		do: func(b *batch) error {
 			if err := l.lane.loadHolds(ctx, l.q); err != nil { // another server may have held some
 				return err

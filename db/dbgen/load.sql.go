@@ -350,6 +350,50 @@ func (q *Queries) LoansOf(ctx context.Context, poolIds []int64) ([]Loan, error) 
 	return items, nil
 }
 
+const lostLately = `-- name: LostLately :many
+SELECT DISTINCT namespace_id, pool_name, agent_uid, decided_at FROM preemptions
+WHERE namespace_id = ANY ($1::bigint[]) AND decided_at > $2::timestamptz AND preemptor_uid IS NOT NULL
+ORDER BY decided_at
+`
+
+type LostLatelyParams struct {
+	NamespaceIds []int64
+	Since        time.Time
+}
+
+type LostLatelyRow struct {
+	NamespaceID int64
+	PoolName    string
+	AgentUid    pgtype.UUID
+	DecidedAt   time.Time
+}
+
+// When pools lost agents, for max_preemptions_per_minute.
+func (q *Queries) LostLately(ctx context.Context, arg LostLatelyParams) ([]LostLatelyRow, error) {
+	rows, err := q.db.Query(ctx, lostLately, arg.NamespaceIds, arg.Since)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []LostLatelyRow
+	for rows.Next() {
+		var i LostLatelyRow
+		if err := rows.Scan(
+			&i.NamespaceID,
+			&i.PoolName,
+			&i.AgentUid,
+			&i.DecidedAt,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const namespacePolicy = `-- name: NamespacePolicy :one
 SELECT n.id, n.name, n.policy_version, p.document
 FROM namespaces n JOIN policies p ON p.namespace_id = n.id AND p.version = n.policy_version
@@ -394,49 +438,60 @@ func (q *Queries) NamespacePolicyByID(ctx context.Context, id int64) (NamespaceP
 }
 
 const openPreemptions = `-- name: OpenPreemptions :many
-SELECT id, namespace_id, preemptor_uid, preemptor_task, preemptor_pool, preemptor_attempt, victim_uid, victim_task, victim_attempt, agent_uid, agent_name, pool_name, priority, reason, score, explanation, policy_version, phase, taken, loan, cancel_success, cancel_error, save_error, saved_state, actor, decided_at, cancelled_at, saved_at, gone_at, running_at FROM preemptions WHERE phase IN ('decided', 'cancelling', 'saving', 'killing') ORDER BY id
+SELECT p.id, p.namespace_id, p.preemptor_uid, p.preemptor_task, p.preemptor_pool, p.preemptor_attempt, p.victim_uid, p.victim_task, p.victim_attempt, p.agent_uid, p.agent_name, p.pool_name, p.priority, p.reason, p.score, p.explanation, p.policy_version, p.phase, p.taken, p.loan, p.cancel_success, p.cancel_error, p.save_error, p.saved_state, p.actor, p.decided_at, p.cancelled_at, p.saved_at, p.gone_at, p.running_at, coalesce(h.pool_id, 0)::bigint AS holder_pool, coalesce(b.pool_id, 0)::bigint AS by_pool
+FROM preemptions p LEFT JOIN tasks h ON h.uid = p.agent_uid LEFT JOIN tasks b ON b.uid = p.preemptor_uid
+WHERE p.phase IN ('decided', 'cancelling', 'saving', 'killing') ORDER BY p.id
 `
 
-func (q *Queries) OpenPreemptions(ctx context.Context) ([]Preemption, error) {
+type OpenPreemptionsRow struct {
+	Preemption Preemption
+	HolderPool int64
+	ByPool     int64
+}
+
+// Handovers under way, and in which pools the agent and the preemptor are.
+func (q *Queries) OpenPreemptions(ctx context.Context) ([]OpenPreemptionsRow, error) {
 	rows, err := q.db.Query(ctx, openPreemptions)
 	if err != nil {
 		return nil, err
 	}
 	defer rows.Close()
-	var items []Preemption
+	var items []OpenPreemptionsRow
 	for rows.Next() {
-		var i Preemption
+		var i OpenPreemptionsRow
 		if err := rows.Scan(
-			&i.ID,
-			&i.NamespaceID,
-			&i.PreemptorUid,
-			&i.PreemptorTask,
-			&i.PreemptorPool,
-			&i.PreemptorAttempt,
-			&i.VictimUid,
-			&i.VictimTask,
-			&i.VictimAttempt,
-			&i.AgentUid,
-			&i.AgentName,
-			&i.PoolName,
-			&i.Priority,
-			&i.Reason,
-			&i.Score,
-			&i.Explanation,
-			&i.PolicyVersion,
-			&i.Phase,
-			&i.Taken,
-			&i.Loan,
-			&i.CancelSuccess,
-			&i.CancelError,
-			&i.SaveError,
-			&i.SavedState,
-			&i.Actor,
-			&i.DecidedAt,
-			&i.CancelledAt,
-			&i.SavedAt,
-			&i.GoneAt,
-			&i.RunningAt,
+			&i.Preemption.ID,
+			&i.Preemption.NamespaceID,
+			&i.Preemption.PreemptorUid,
+			&i.Preemption.PreemptorTask,
+			&i.Preemption.PreemptorPool,
+			&i.Preemption.PreemptorAttempt,
+			&i.Preemption.VictimUid,
+			&i.Preemption.VictimTask,
+			&i.Preemption.VictimAttempt,
+			&i.Preemption.AgentUid,
+			&i.Preemption.AgentName,
+			&i.Preemption.PoolName,
+			&i.Preemption.Priority,
+			&i.Preemption.Reason,
+			&i.Preemption.Score,
+			&i.Preemption.Explanation,
+			&i.Preemption.PolicyVersion,
+			&i.Preemption.Phase,
+			&i.Preemption.Taken,
+			&i.Preemption.Loan,
+			&i.Preemption.CancelSuccess,
+			&i.Preemption.CancelError,
+			&i.Preemption.SaveError,
+			&i.Preemption.SavedState,
+			&i.Preemption.Actor,
+			&i.Preemption.DecidedAt,
+			&i.Preemption.CancelledAt,
+			&i.Preemption.SavedAt,
+			&i.Preemption.GoneAt,
+			&i.Preemption.RunningAt,
+			&i.HolderPool,
+			&i.ByPool,
 		); err != nil {
 			return nil, err
 		}
@@ -517,6 +572,39 @@ func (q *Queries) PoolsByID(ctx context.Context, ids []int64) ([]Pool, error) {
 			return nil, err
 		}
 		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const poolsOfName = `-- name: PoolsOfName :many
+SELECT coalesce(t.pool_id, 0)::bigint FROM tasks t JOIN namespaces n ON n.id = t.namespace_id
+WHERE n.name = $1 AND t.task_id = $2::text AND t.ended_uid IS NULL AND t.kind <> 'agent'
+UNION SELECT coalesce(t.pool_id, 0)::bigint FROM tasks t JOIN namespaces n ON n.id = t.namespace_id
+WHERE n.name = $1 AND t.agent_name = $2::text AND t.ended_at IS NULL AND t.kind <> 'registered' AND t.held <> '{}'
+`
+
+type PoolsOfNameParams struct {
+	Namespace string
+	Name      string
+}
+
+// Where the live task of an id, or the live agent of a name, is; 0 for no pool of ours.
+func (q *Queries) PoolsOfName(ctx context.Context, arg PoolsOfNameParams) ([]int64, error) {
+	rows, err := q.db.Query(ctx, poolsOfName, arg.Namespace, arg.Name)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []int64
+	for rows.Next() {
+		var column_1 int64
+		if err := rows.Scan(&column_1); err != nil {
+			return nil, err
+		}
+		items = append(items, column_1)
 	}
 	if err := rows.Err(); err != nil {
 		return nil, err

@@ -60,7 +60,23 @@ FROM tasks
 WHERE uid = ANY (@uids::uuid[]);
 
 -- name: OpenPreemptions :many
-SELECT * FROM preemptions WHERE phase IN ('decided', 'cancelling', 'saving', 'killing') ORDER BY id;
+-- Handovers under way, and in which pools the agent and the preemptor are.
+SELECT sqlc.embed(p), coalesce(h.pool_id, 0)::bigint AS holder_pool, coalesce(b.pool_id, 0)::bigint AS by_pool
+FROM preemptions p LEFT JOIN tasks h ON h.uid = p.agent_uid LEFT JOIN tasks b ON b.uid = p.preemptor_uid
+WHERE p.phase IN ('decided', 'cancelling', 'saving', 'killing') ORDER BY p.id;
+
+-- name: LostLately :many
+-- When pools lost agents, for max_preemptions_per_minute.
+SELECT DISTINCT namespace_id, pool_name, agent_uid, decided_at FROM preemptions
+WHERE namespace_id = ANY (@namespace_ids::bigint[]) AND decided_at > @since::timestamptz AND preemptor_uid IS NOT NULL
+ORDER BY decided_at;
+
+-- name: PoolsOfName :many
+-- Where the live task of an id, or the live agent of a name, is; 0 for no pool of ours.
+SELECT coalesce(t.pool_id, 0)::bigint FROM tasks t JOIN namespaces n ON n.id = t.namespace_id
+WHERE n.name = @namespace AND t.task_id = @name::text AND t.ended_uid IS NULL AND t.kind <> 'agent'
+UNION SELECT coalesce(t.pool_id, 0)::bigint FROM tasks t JOIN namespaces n ON n.id = t.namespace_id
+WHERE n.name = @namespace AND t.agent_name = @name::text AND t.ended_at IS NULL AND t.kind <> 'registered' AND t.held <> '{}';
 
 -- name: HandedOver :many
 -- The victims a preemptor's attempt took, to give back when it cannot be launched.
