@@ -335,6 +335,11 @@ func (b *book) moved(r *row, before *life) {
 		b.index(r)
 		return
 	}
+	if r.works() {
+		b.working[r.uid] = r
+	} else {
+		delete(b.working, r.uid)
+	}
 	moves := r.node != before.node || len(r.victims) != len(before.victims)
 	dates := moves || r.state != before.state || !r.held.Equal(before.held) || r.estimate != before.estimate || !r.started.Equal(before.started)
 	if dates {
