@@ -84,6 +84,7 @@ func New(d Deps) *API {
 	a.router.Mount("/v1", v1)
 	a.huma = humachi.New(v1.With(withBody, a.idempotent), config(d.Version))
 	a.registerPools()
+	a.registerHolds()
 	a.registerTasks(v1)
 	a.registerPreemption()
 	a.registerPolicy()

@@ -45,6 +45,7 @@ type fake struct {
 	feed    chan ledger.Event
 	keys    map[string]kept
 	panics  bool
+	node    ledger.Node
 }
 
 type kept struct {
@@ -126,6 +127,15 @@ func (f *fake) Pool(_ context.Context, ns, name string) (ledger.Pool, error) {
 }
 func (f *fake) Pools(_ context.Context, ns string) ([]ledger.Pool, error) {
 	return []ledger.Pool{f.pool}, f.asked("Pools", ns)
+}
+func (f *fake) HoldPool(_ context.Context, ns, name string, r ledger.HoldRequest) (ledger.Pool, error) {
+	return f.pool, f.asked("HoldPool", ns, name, r)
+}
+func (f *fake) Nodes(context.Context) ([]ledger.Node, error) {
+	return []ledger.Node{f.node}, f.asked("Nodes", "")
+}
+func (f *fake) HoldNode(_ context.Context, id sched.NodeID, r ledger.HoldRequest) (ledger.Node, error) {
+	return f.node, f.asked("HoldNode", "", id, r)
 }
 func (f *fake) DeletePool(_ context.Context, ns, name, who string) error {
 	return f.asked("DeletePool", ns, name, who)

@@ -49,7 +49,7 @@ func TestLedgerErrorsBecomeHTTP(t *testing.T) {
 func TestEveryLedgerErrorHasAPlaceInTheList(t *testing.T) {
 	for _, e := range []*ledger.Error{ledger.ErrInvalid, ledger.ErrUnknownPool, ledger.ErrUnknownTask, ledger.ErrUnknownAgent, ledger.ErrUnknownVersion, ledger.ErrUnknown,
 		ledger.ErrTaskExists, ledger.ErrAgentExists, ledger.ErrPoolExists, ledger.ErrPoolInUse, ledger.ErrTooLarge, ledger.ErrNoNode, ledger.ErrInsufficient,
-		ledger.ErrWrongState, ledger.ErrConflict, ledger.ErrUnavailable, ledger.ErrClosed, ledger.ErrInternal} {
+		ledger.ErrWrongState, ledger.ErrPoolHeld, ledger.ErrUnknownNode, ledger.ErrConflict, ledger.ErrUnavailable, ledger.ErrClosed, ledger.ErrInternal} {
 		if !problem.Known(e.Code) {
 			t.Errorf("%s would be answered as internal", e.Code)
 		}
@@ -165,6 +165,14 @@ func TestHumaRefuses(t *testing.T) {
 		"Last-Event-ID of nonsense":      {"GET", "/api/v1/events", "", []string{"Last-Event-ID", "abc"}, 422, "invalid", "Last-Event-ID", "whole number"},
 		"idempotency key with a NUL":     {"POST", "/api/v1/tasks", `{"pool":"p"}`, []string{"Idempotency-Key", "a\x01"}, 422, "invalid", "Idempotency-Key", "U+0001"},
 		"empty idempotency key":          {"POST", "/api/v1/tasks", `{"pool":"p"}`, []string{"Idempotency-Key", ""}, 422, "invalid", "Idempotency-Key", "missing"},
+		"drain in the past":              {"POST", "/api/v1/pools/a/drain", `{"deadline":-1}`, nil, 422, "invalid", "deadline", "-1 is not a duration"},
+		"drain in two years":             {"POST", "/api/v1/nodes/n/drain", `{"deadline":64000000}`, nil, 422, "invalid", "deadline", "more than a year"},
+		"drain by a date":                {"POST", "/api/v1/nodes/n/drain", `{"deadline":"soon"}`, nil, 422, "invalid", "deadline", "number"},
+		"hold with a long reason":        {"POST", "/api/v1/pools/a/hold", `{"reason":"` + strings.Repeat("x", 1001) + `"}`, nil, 422, "invalid", "reason", "1000"},
+		"max_runtime below nothing":      {"PATCH", "/api/v1/pools/a", `{"max_runtime":-1}`, nil, 422, "invalid", "max_runtime", "-1 is not a duration"},
+		"queue_timeout below nothing":    {"POST", "/api/v1/tasks", `{"pool":"p","queue_timeout":-1}`, nil, 422, "invalid", "queue_timeout", "-1 is not a duration"},
+		"queue_timeout of NaN":           {"POST", "/api/v1/tasks", `{"pool":"p","queue_timeout":NaN}`, nil, 400, "bad_json", "body", "NaN is not JSON"},
+		"retry_backoff below nothing":    {"POST", "/api/v1/tasks", `{"pool":"p","retry_backoff":-1}`, nil, 422, "invalid", "retry_backoff", "-1 is not a duration"},
 		"metrics that are no object":     {"POST", "/api/v1/agents/a/metrics", `[1]`, nil, 422, "invalid", "body", "object"},
 		"metrics of 100 KiB":             {"POST", "/api/v1/agents/a/metrics", `{"a":"` + strings.Repeat("x", 100<<10) + `"}`, nil, 413, "too_large", "", "at most"},
 		"unknown address":                {"GET", "/api/v1/nowhere", "", nil, 404, "not_found", "", "/api/v1/nowhere"},

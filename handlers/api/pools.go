@@ -21,6 +21,8 @@ type Pool struct {
 	TargetAgents      int               `json:"target_agents" doc:"An agent that names no resources gets capacity / target_agents; 0 counts as 1." example:"2"`
 	PlacementStrategy string            `json:"placement_strategy" doc:"Ray's placement strategy for its agents, empty for the default."`
 	PGPoolConfig      json.RawMessage   `json:"pg_pool_config" doc:"Placement groups of the pool; null when it has none."`
+	MaxRuntime        *float64          `json:"max_runtime" nullable:"true" doc:"Seconds that any task of the pool may run; null when there is no bound."`
+	Hold              *Hold             `json:"hold,omitempty" doc:"Who stopped the pool from starting tasks, and why; left out when nobody did."`
 	Version           int64             `json:"version" doc:"Counts every change of its quota or tasks."`
 	Running           int               `json:"running" doc:"Tasks that run."`
 	Queued            int               `json:"queued" doc:"Tasks that wait."`
@@ -73,7 +75,7 @@ func unitOf(resource string) string {
 func poolDoc(p ledger.Pool) Pool {
 	out := Pool{
 		Namespace: p.Namespace, Name: p.Name, Cluster: p.Cluster, Labels: p.Labels, TargetAgents: p.TargetAgents,
-		PlacementStrategy: p.PlacementStrategy, PGPoolConfig: orNull(p.PGPoolConfig), Version: p.Version,
+		PlacementStrategy: p.PlacementStrategy, PGPoolConfig: orNull(p.PGPoolConfig), MaxRuntime: secondsOrNull(p.MaxRuntime), Hold: holdDoc(p.Hold), Version: p.Version,
 		Running: p.Running, Queued: p.Queued, CreatedAt: Stamp(p.CreatedAt), Links: linksTo(p.Namespace, "pools", p.Name),
 		Balances: []Balance{}, Loans: []Loan{},
 	}
@@ -106,6 +108,7 @@ type PoolChange struct {
 	Resources         *Amounts           `json:"resources,omitempty" doc:"Capacity: the quota of the pool."`
 	TargetAgents      *int               `json:"target_agents,omitempty" minimum:"0" maximum:"1000000" doc:"Sets the default agent size, capacity / target_agents; it creates none."`
 	PlacementStrategy *string            `json:"placement_strategy,omitempty" maxLength:"200" doc:"Ray's placement strategy for its agents." example:"PACK"`
+	MaxRuntime        *float64           `json:"max_runtime,omitempty" doc:"Seconds after which any task of the pool is stopped as failed; 0 = no bound. If a task has one too, the lesser counts."`
 	PGPoolConfig      *json.RawMessage   `json:"pg_pool_config,omitempty" doc:"Placement groups to keep: enable, high_priority_pg_specs, enable_dynamic_pgs, max_dynamic_pgs, enable_pg_reuse."`
 }
 
@@ -126,6 +129,10 @@ func (c *PoolChange) spec(ctx context.Context, name string) (ledger.PoolSpec, er
 	if c.Resources != nil {
 		r := f.resources("resources", *c.Resources)
 		s.Capacity = &r
+	}
+	if c.MaxRuntime != nil {
+		bound := f.seconds("max_runtime", *c.MaxRuntime)
+		s.MaxRuntime = &bound
 	}
 	if c.PGPoolConfig != nil {
 		if raw := f.kind("pg_pool_config", *c.PGPoolConfig, '{'); raw != nil {

@@ -158,6 +158,7 @@ func config(version string) huma.Config {
 			Tags: []*huma.Tag{
 				{Name: "Tasks", Description: "What runs: submitted, waiting, running, preempted, ended."},
 				{Name: "Pools", Description: "Quota, in which tasks run."},
+				{Name: "Nodes", Description: "Machines of the clusters, which can be held and drained."},
 				{Name: "Preemption", Description: "Who would make way, who did, and making somebody do so."},
 				{Name: "Policy", Description: "The rules of preemption. Every change is a new version."},
 				{Name: "Agents", Description: "Ray actors that hold quota: one made by each submitted task, or made to wait for work."},

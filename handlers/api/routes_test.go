@@ -16,7 +16,8 @@ func ptr[T any](v T) *T { return &v }
 func TestRoutes(t *testing.T) {
 	pool := ledger.Pool{Namespace: "default", Name: "gpu", Cluster: "local", TargetAgents: 2, CreatedAt: noon, Balances: []ledger.Balance{
 		{Resource: "cpu", Capacity: 8000, Reserved: 500, Used: 1000, Borrowed: 250, Lent: 1000}, {Resource: "memory", Capacity: 4096, Used: 4096},
-	}, Loans: []ledger.Loan{{Lender: "gpu", Borrower: "b", Resource: "cpu", Amount: 1000}}}
+	}, Loans: []ledger.Loan{{Lender: "gpu", Borrower: "b", Resource: "cpu", Amount: 1000}}, MaxRuntime: time.Hour,
+		Hold: ledger.Hold{State: ledger.Draining, Reason: "disks", Actor: "ann", Since: noon, Deadline: noon}}
 	preemption := ledger.Preemption{ID: 7, VictimTask: "low", AgentName: "a1", Pool: "gpu", Priority: 1000, Reason: "manual", Score: 1_250_000, Phase: "gone",
 		CancelSuccess: ptr(false), CancelError: "timed out", SavedState: json.RawMessage(`{"step":9}`), DecidedAt: noon}
 	candidate := sched.Candidate{TaskName: "low", AgentName: "a1", Pool: "gpu", Priority: 1000, Remaining: 1500, Reason: sched.ByLabel, Delta: -500,
@@ -38,6 +39,20 @@ func TestRoutes(t *testing.T) {
 		"list pools":  {"GET", "/api/v1/pools?namespace=team%2Fa", "", nil, "Pools", "team/a", nil, 200, map[string]any{"items.name": "gpu", "next_cursor": nil}},
 		"read pool":   {"GET", "/api/v1/pools/gp%2Fu", "", nil, "Pool", "default", []any{"gp/u"}, 200, map[string]any{"created_at": "2026-03-01T12:00:00.250Z"}},
 		"change pool": {"PATCH", "/api/v1/pools/gpu", `{"resources":{}}`, nil, "UpdatePool", "default", []any{ledger.PoolSpec{Name: "gpu", Capacity: &sched.Resources{}, Actor: "api"}}, 200, nil},
+		"bound pool": {"PATCH", "/api/v1/pools/gpu", `{"max_runtime":90.5}`, nil, "UpdatePool", "default", []any{ledger.PoolSpec{Name: "gpu", MaxRuntime: ptr(90500 * time.Millisecond), Actor: "api"}}, 200,
+			map[string]any{"max_runtime": 3600.0, "hold.state": "draining", "hold.by": "ann", "hold.deadline": "2026-03-01T12:00:00.250Z"}},
+		"hold pool": {"POST", "/api/v1/pools/gp%2Fu/hold", `{"reason":"disks"}`, nil, "HoldPool", "default", []any{"gp/u", ledger.HoldRequest{State: "held", Reason: "disks", Actor: "api"}}, 200,
+			map[string]any{"name": "gpu"}},
+		"hold pool without a word": {"POST", "/api/v1/pools/gpu/hold", "", nil, "HoldPool", "default", []any{"gpu", ledger.HoldRequest{State: "held", Actor: "api"}}, 200, nil},
+		"drain pool": {"POST", "/api/v1/pools/gpu/drain", `{"reason":"disks","deadline":1.5}`, nil, "HoldPool", "default",
+			[]any{"gpu", ledger.HoldRequest{State: "draining", Reason: "disks", Deadline: ptr(1500 * time.Millisecond), Actor: "api"}}, 200, nil},
+		"drain pool for ever": {"POST", "/api/v1/pools/gpu/drain", "", nil, "HoldPool", "default", []any{"gpu", ledger.HoldRequest{State: "draining", Actor: "api"}}, 200, nil},
+		"resume pool":         {"POST", "/api/v1/pools/gpu/resume", "", nil, "HoldPool", "default", []any{"gpu", ledger.HoldRequest{Actor: "api"}}, 200, nil},
+		"list nodes": {"GET", "/api/v1/nodes", "", nil, "Nodes", "", nil, 200,
+			map[string]any{"items.node_id": "n1", "items.cluster": "local", "items.total.cpu": 8.0, "items.free.cpu": 2.0, "items.agents": 3.0, "items.known": true, "items.hold.state": "held"}},
+		"hold node":   {"POST", "/api/v1/nodes/n1/hold", `{"reason":"fan"}`, nil, "HoldNode", "", []any{sched.NodeID("n1"), ledger.HoldRequest{State: "held", Reason: "fan", Actor: "api"}}, 200, nil},
+		"drain node":  {"POST", "/api/v1/nodes/n1/drain", `{"deadline":0}`, nil, "HoldNode", "", []any{sched.NodeID("n1"), ledger.HoldRequest{State: "draining", Deadline: ptr(time.Duration(0)), Actor: "api"}}, 200, nil},
+		"resume node": {"POST", "/api/v1/nodes/n1/resume", "", nil, "HoldNode", "", []any{sched.NodeID("n1"), ledger.HoldRequest{Actor: "api"}}, 200, nil},
 		"delete pool": {"DELETE", "/api/v1/pools/gpu", "", nil, "DeletePool", "default", []any{"gpu", "api"}, 204, nil},
 
 		"list tasks": {"GET", "/api/v1/tasks?state=running,queued&live=true&pool=gpu&q=tr&label=tier%3Da&label=x=y=z&limit=7&cursor=abc", "", nil, "Tasks", "default",
@@ -120,6 +135,8 @@ func TestRoutes(t *testing.T) {
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			f := &fake{
+				node: ledger.Node{ID: "n1", Cluster: "local", Total: sched.Resources{CPU: 8000}, Free: sched.Resources{CPU: 2000}, Agents: 3, Known: true,
+					Hold: ledger.Hold{State: ledger.Held, Reason: "fan", Actor: "ann", Since: noon}},
 				pool: pool, preempt: preemption, agent: ledger.Agent{Name: "a1", Namespace: "default", State: ledger.Launching}, tasks: ledger.Page[ledger.Task]{Items: []ledger.Task{sampleTask()}, Next: "next"},
 				policy: ledger.PolicyVersion{Version: 3, Policy: sched.DefaultPolicy(), Author: "ann", CreatedAt: noon},
 				whatIf: ledger.WhatIfAnswer{PolicyVersion: 3, Changes: []sched.Change{{Field: "min_preempt_score", Old: "0.5", New: "2.0"}}, Task: &sched.Incoming{Pool: "gpu"},
@@ -171,7 +188,7 @@ func TestEveryRouteIsTested(t *testing.T) {
 			}
 		}
 	}
-	if n != 37 {
+	if n != 44 {
 		t.Errorf("there are %d operations; add the new one to the tests, then change this number", n)
 	}
 }

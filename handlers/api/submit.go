@@ -44,8 +44,10 @@ type NewTask struct {
 	AgentName string    `json:"agent_name,omitempty" doc:"Name of its agent; made from pool and uid when left out."`
 	Entry     *NewEntry `json:"entry,omitempty" doc:"The method called after every launch and restore: its return completes the task, its exception fails it. Without one the task ends by complete or cancel."`
 	Launch
-	EstimatedDuration *float64        `json:"estimated_duration,omitempty" doc:"Seconds it will run. Counts for preemption only: more time left makes it a likelier victim."`
-	MaxRuntime        *float64        `json:"max_runtime,omitempty" doc:"Seconds after which it is stopped as failed; no limit when left out."`
+	EstimatedDuration *float64        `json:"estimated_duration,omitempty" doc:"Seconds it will run. More time left makes it a likelier victim; and it may pass a larger task in the queue when it ends before that could start."`
+	MaxRuntime        *float64        `json:"max_runtime,omitempty" doc:"Seconds after which it is stopped as failed; no limit when left out. If its pool has one, the lesser counts."`
+	QueueTimeout      *float64        `json:"queue_timeout,omitempty" doc:"Seconds after which a task that still waits fails with the code queue_timeout; each wait counts by itself. Left out, or 0: it waits for ever."`
+	RetryBackoff      *float64        `json:"retry_backoff,omitempty" doc:"With on_failure requeue: seconds before the second attempt, doubled for each one after it, at most 300; 1 when left out, 0 for at once."`
 	OnInsufficient    string          `json:"on_insufficient,omitempty" enum:"fail,queue" doc:"With no room, even by preemption: answer with an error (fail, the default) or wait (queue)."`
 	OnPreempted       string          `json:"on_preempted,omitempty" enum:"stop,requeue" doc:"Once preempted: end there (stop, the default) or wait for another turn with the saved state (requeue)."`
 	OnFailure         string          `json:"on_failure,omitempty" enum:"stop,requeue" doc:"When an attempt fails: end there (stop, the default) or try again (requeue)."`
@@ -89,11 +91,16 @@ func (t *NewTask) submission(who string) (ledger.Submission, error) {
 		Spec:           t.Launch.spec(&f),
 		Estimate:       f.seconds("estimated_duration", orDefault(t.EstimatedDuration, 0)),
 		MaxRuntime:     f.seconds("max_runtime", orDefault(t.MaxRuntime, 0)),
+		QueueTimeout:   f.seconds("queue_timeout", orDefault(t.QueueTimeout, 0)),
 		LaunchTimeout:  f.seconds("launch_timeout", orDefault(t.LaunchTimeout, 0)),
 		OnInsufficient: f.oneOf("on_insufficient", t.OnInsufficient, ledger.Fail, ledger.Queue),
 		OnPreempted:    f.oneOf("on_preempted", t.OnPreempted, ledger.Stop, ledger.Requeue),
 		OnFailure:      f.oneOf("on_failure", t.OnFailure, ledger.Stop, ledger.Requeue),
 		MaxAttempts:    t.MaxAttempts,
+	}
+	if t.RetryBackoff != nil {
+		backoff := f.seconds("retry_backoff", *t.RetryBackoff)
+		s.RetryBackoff = &backoff
 	}
 	if t.MaxAttempts < 0 || t.MaxAttempts > 1000 {
 		f.add("body", "max_attempts", "is %d; give 1 to 1000, or 0 for the default", t.MaxAttempts)
@@ -124,7 +131,7 @@ func (a *API) registerSubmit(v1 chi.Router) {
 		about: "Asks for quota and, when there is none, for whoever may be preempted to make way; then launches one agent for the task. " +
 			"The answer comes once that is decided and durable, or, with `wait`, once the task is running or has ended.\n\n" +
 			"The same task_id with the same body is answered 200 with the task; with another body it is refused while the task lives.",
-		codes:   []string{"unknown_pool", "task_exists", "agent_exists", "insufficient_resources", "request_too_large", "no_node_large_enough", "bridge_unavailable"},
+		codes:   []string{"unknown_pool", "task_exists", "agent_exists", "pool_held", "insufficient_resources", "request_too_large", "no_node_large_enough", "bridge_unavailable"},
 		request: taskExample,
 	}
 	h := op.huma()

@@ -74,10 +74,24 @@ func appendTask(b []byte, t *Task) []byte {
 	b = appendText(b, `,"on_failure":`, t.OnFailure)
 	b = appendRaw(b, `,"result":`, t.Result)
 	b = appendRaw(b, `,"saved_state":`, t.SavedState)
+	b = appendSeconds(b, `,"queue_timeout":`, t.QueueTimeout)
 	if t.QueuePosition != nil {
 		b = appendInt(b, `,"queue_position":`, *t.QueuePosition)
 	} else {
 		b = append(b, `,"queue_position":null`...)
+	}
+	if q := t.Queue; q != nil {
+		b = append(b, `,"queue":{"position":`...)
+		if q.Position != nil {
+			b = strconv.AppendInt(b, int64(*q.Position), 10)
+		} else {
+			b = append(b, "null"...)
+		}
+		b = appendText(b, `,"code":`, q.Code)
+		b = appendText(b, `,"reason":`, q.Reason)
+		b = appendStamp(b, `,"eta":`, q.ETA)
+		b = appendText(b, `,"note":`, q.Note)
+		b = append(b, '}')
 	}
 	b = appendStamp(b, `,"submitted_at":`, t.SubmittedAt)
 	b = appendStamp(b, `,"queued_at":`, t.QueuedAt)

@@ -49,13 +49,24 @@ type Task struct {
 	OnFailure         string            `json:"on_failure" enum:"stop,requeue"`
 	Result            json.RawMessage   `json:"result,omitzero" doc:"What entry returned."`
 	SavedState        json.RawMessage   `json:"saved_state,omitzero" doc:"What was saved when it was preempted."`
-	QueuePosition     *int              `json:"queue_position" nullable:"true" doc:"1 goes next; null when it does not wait."`
+	QueueTimeout      *float64          `json:"queue_timeout" nullable:"true" doc:"Seconds it may wait; null when it waits for ever. Not in lists."`
+	QueuePosition     *int              `json:"queue_position" nullable:"true" doc:"1 goes next; null when it is not in line."`
+	Queue             *Queue            `json:"queue,omitempty" doc:"What a queued task waits for; left out for others."`
 	SubmittedAt       Stamp             `json:"submitted_at"`
 	QueuedAt          Stamp             `json:"queued_at"`
 	StartedAt         Stamp             `json:"started_at" doc:"Of this attempt; null before it runs."`
 	EndedAt           Stamp             `json:"ended_at"`
 	SubmittedBy       string            `json:"submitted_by" example:"api"`
 	Links             Links             `json:"links"`
+}
+
+// Queue is what a queued task is told, as of the moment it is read.
+type Queue struct {
+	Position *int   `json:"position" nullable:"true" doc:"1 goes next; null while it waits until it is tried again."`
+	Code     string `json:"code" doc:"Why it waits, for programs: no_victims, victims_insufficient, room_reserved, queued_behind, pool_held, backoff, …" example:"no_victims"`
+	Reason   string `json:"reason" doc:"The same for people." example:"needs 2 cpu; 1 cpu is free in pool train; nothing may be preempted: …"`
+	ETA      Stamp  `json:"eta" doc:"When it is expected to start; null when that cannot be known."`
+	Note     string `json:"note" doc:"What the ETA rests on, or why there is none." example:"if what runs takes as long as estimated"`
 }
 
 // TaskAgent is the agent of a task.
@@ -91,7 +102,7 @@ func taskRow(t ledger.Task) Task {
 		Resources: Units(t.Request), Held: Units(t.Held), Attempt: t.Attempt, MaxAttempts: t.MaxAttempts, Preemptions: t.Preemptions,
 		Agent:      TaskAgent{t.AgentName, t.ActorName, t.RayNS, t.ActorID, t.Node, t.PID},
 		ActorClass: t.Spec.ActorClass, PickledName: t.Spec.PickledName, RayOptions: orNil(t.Spec.RayOptions), UsePlacementGroup: t.Spec.UsePlacementGroup,
-		EstimatedDuration: secondsOrNull(t.Estimate), MaxRuntime: secondsOrNull(t.MaxRuntime), OnPreempted: t.OnPreempted, OnFailure: t.OnFailure,
+		EstimatedDuration: secondsOrNull(t.Estimate), MaxRuntime: secondsOrNull(t.MaxRuntime), QueueTimeout: secondsOrNull(t.QueueTimeout), OnPreempted: t.OnPreempted, OnFailure: t.OnFailure,
 		SubmittedAt: Stamp(t.SubmittedAt), QueuedAt: Stamp(t.QueuedAt), StartedAt: Stamp(t.StartedAt), EndedAt: Stamp(t.EndedAt),
 		SubmittedBy: t.Actor, Links: linksTo(t.Namespace, "tasks", t.TaskID),
 	}
@@ -101,8 +112,11 @@ func taskRow(t ledger.Task) Task {
 	for _, id := range t.PreemptedBy {
 		out.PreemptedBy = append(out.PreemptedBy, UID(id))
 	}
-	if t.State == ledger.Queued && t.QueuePosition > 0 {
-		out.QueuePosition = &t.QueuePosition
+	if t.State == ledger.Queued {
+		if t.QueuePosition > 0 {
+			out.QueuePosition = &t.QueuePosition
+		}
+		out.Queue = &Queue{out.QueuePosition, t.Code, t.Reason, Stamp(t.ETA), t.ETANote}
 	}
 	return out
 }
