@@ -76,6 +76,10 @@ var measurements = []struct {
 	run  func(*bench, context.Context) error
 }{
 	{"admission", (*bench).admission},
+	{"busy", (*bench).busy},
+	{"idle", (*bench).idle},
+	{"release", (*bench).release},
+	{"queue", (*bench).queueDrain},
 	{"recover", (*bench).recover},
 	{"preemption", (*bench).preemption},
 }
