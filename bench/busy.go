@@ -72,7 +72,7 @@ func (b *bench) amongMany(ctx context.Context) (some, tenth rate, err error) {
 	roomy, urgent := submission("hot", 5), submission("full", 9)
 	tenth, err = load{connections: connections, each: b.each, body: func(c, i int) []byte {
 		if i%10 == 9 {
-			return urgent(c, i)
+			return urgent(c, i+1<<41)
 		}
 		return roomy(c, i+1<<40)
 	}}.run(b, s)
