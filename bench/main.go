@@ -76,7 +76,8 @@ var measurements = []struct {
 	run  func(*bench, context.Context) error
 }{
 	{"admission", (*bench).admission},
-	{"busy", (*bench).busy},
+	{"running", (*bench).running},
+	{"pools", (*bench).pools},
 	{"idle", (*bench).idle},
 	{"release", (*bench).release},
 	{"queue", (*bench).queueDrain},

@@ -62,10 +62,8 @@ func (l *Ledger) DeleteAgent(ctx context.Context, ns, name string, force bool, a
 				if r.kind == KindTask && r.state != Stopping {
 					return refuse(ErrWrongState, "agent %q runs task %q: complete or preempt the task first, or use force", r.agentName, r.taskID)
 				}
-				for _, t := range r.pool.rows {
-					if t.kind == KindRegistered && t.agentUID == r.uid {
-						return refuse(ErrWrongState, "agent %q runs task %q: complete or preempt the task first, or use force", r.agentName, t.taskID)
-					}
+				if on := b.registeredOn(r); len(on) > 0 {
+					return refuse(ErrWrongState, "agent %q runs task %q: complete or preempt the task first, or use force", r.agentName, on[0].taskID)
 				}
 			}
 			return b.stop(r, Cancelled, "agent_deleted", "its agent was deleted", actor)

@@ -2,6 +2,7 @@ package ledger
 
 import (
 	"maps"
+	"slices"
 	"time"
 
 	"github.com/schedulemesh/schedulemesh/sched"
@@ -23,6 +24,8 @@ type book struct {
 	working map[sched.ID]*row
 	// launches finds the row that holds an agent by what the bridge knows it by.
 	launches map[string]*row
+	// guests are the tasks registered on an agent.
+	guests map[sched.ID][]*row
 	// where says in which pool a row is that is part of a handover and not in the book.
 	where map[sched.ID]int64
 	nodes *sched.Nodes
@@ -203,7 +206,7 @@ const (
 
 func newBook() *book {
 	return &book{
-		spaces: map[string]*space{}, byID: map[int64]*space{}, pools: map[int64]*pool{}, rows: map[sched.ID]*row{}, working: map[sched.ID]*row{}, launches: map[string]*row{},
+		spaces: map[string]*space{}, byID: map[int64]*space{}, pools: map[int64]*pool{}, rows: map[sched.ID]*row{}, working: map[sched.ID]*row{}, launches: map[string]*row{}, guests: map[sched.ID][]*row{},
 		where: map[sched.ID]int64{},
 		nodes: sched.NewNodes(), total: map[sched.NodeID]nodeTotal{}, rooms: map[sched.NodeID]*sched.Agenda{}, holds: map[nodeKey]hold{}, unfinished: map[int64]bool{},
 	}
@@ -276,6 +279,9 @@ func (b *book) index(r *row) {
 	}
 	if r.kind != KindAgent {
 		r.space.tasks[r.taskID] = r
+	}
+	if r.agentUID != (sched.ID{}) {
+		b.guests[r.agentUID] = append(b.guests[r.agentUID], r)
 	}
 	if r.state == Queued {
 		if r.pool != nil && r.notBefore == 0 {
@@ -378,6 +384,12 @@ func (b *book) unindex(r *row) {
 	}
 	if r.kind != KindAgent && r.space.tasks[r.taskID] == r {
 		delete(r.space.tasks, r.taskID)
+	}
+	if r.agentUID != (sched.ID{}) {
+		left := slices.DeleteFunc(b.guests[r.agentUID], func(o *row) bool { return o == r })
+		if b.guests[r.agentUID] = left; len(left) == 0 {
+			delete(b.guests, r.agentUID)
+		}
 	}
 	if r.kind != KindRegistered {
 		if r.space.agents[r.agentName] == r {

@@ -389,11 +389,7 @@ func (b *batch) evict(ids []sched.ID) {
 
 // registeredOn lists the tasks registered on an agent, in a fixed order.
 func (b *book) registeredOn(h *row) (on []*row) {
-	for _, r := range h.pool.rows {
-		if r.kind == KindRegistered && r.agentUID == h.uid {
-			on = append(on, r)
-		}
-	}
+	on = slices.Clone(b.guests[h.uid])
 	slices.SortFunc(on, func(x, y *row) int { return slices.Compare(x.uid[:], y.uid[:]) })
 	return on
 }
