@@ -83,6 +83,7 @@ type Core struct {
 
 	sizes sizes
 	index *index // nil while there are few tasks
+	live  *Core  // of which this is a view under another policy; see Under
 	spots []spot // of the decision under way; reused
 }
 
@@ -116,6 +117,7 @@ func (c *Core) PutPool(p Pool) {
 	c.pools[p.Name] = p
 	if !known || old.Cluster != p.Cluster {
 		c.touchPool(p.Name)
+		c.noted()
 	}
 }
 
@@ -129,6 +131,7 @@ func (c *Core) Pool(name string) (Pool, bool) {
 func (c *Core) RemovePool(name string) {
 	delete(c.pools, name)
 	c.touchPool(name)
+	c.noted()
 }
 
 // PutAgent adds an agent or replaces the one with the same id.
@@ -136,6 +139,7 @@ func (c *Core) PutAgent(a Agent) {
 	a.Gives = a.Gives.Positive()
 	c.agents[a.ID] = &a
 	c.touchAgent(a.ID)
+	c.noted()
 }
 
 // Agent returns an agent by id.
@@ -150,6 +154,7 @@ func (c *Core) Agent(id ID) (Agent, bool) {
 func (c *Core) RemoveAgent(id ID) {
 	delete(c.agents, id)
 	c.touchAgent(id)
+	c.noted()
 }
 
 // PutTask adds a live task or replaces the one with the same id. Numbers beyond
@@ -158,10 +163,11 @@ func (c *Core) PutTask(t Task) {
 	t.Priority = bounded(t.Priority)
 	t.Start = min(max(t.Start, 0), maxStart)
 	t.Estimate = min(max(t.Estimate, 0), maxEstimate)
-	c.RemoveTask(t.ID)
+	c.removeTask(t.ID)
 	c.tasks[t.ID] = &t
 	c.on[t.Agent] = append(c.on[t.Agent], &t)
 	c.touchAgent(t.Agent)
+	c.noted()
 }
 
 // Task returns a live task by id.
@@ -174,6 +180,11 @@ func (c *Core) Task(id ID) (Task, bool) {
 
 // RemoveTask forgets a task; unknown ones are ignored.
 func (c *Core) RemoveTask(id ID) {
+	c.removeTask(id)
+	c.noted()
+}
+
+func (c *Core) removeTask(id ID) {
 	t, ok := c.tasks[id]
 	if !ok {
 		return

@@ -65,10 +65,8 @@ func (c *Core) decide(n *newcomer) Decision {
 		return Decision{Outcome: Admit, Node: node}
 	}
 	p := c.problem(n, pool)
-	if x := c.ready(n.now); x != nil {
-		if d, ok := x.decide(n, pool, p); ok {
-			return d
-		}
+	if x := c.ready(); x != nil {
+		return x.decide(n, pool, p)
 	}
 	seats, tally := c.seats(n, pool.Cluster)
 	chosen := p.choose(seats)

@@ -127,7 +127,7 @@ func BenchmarkEvaluate(b *testing.B) {
 						runtime.GC()
 						runtime.ReadMemStats(&before)
 						at := time.Now()
-						l.core.Candidates(l.newcomer(), later, 1)
+						l.core.Build()
 						built := time.Since(at)
 						runtime.GC()
 						runtime.ReadMemStats(&after)
@@ -161,7 +161,7 @@ func BenchmarkEvaluate(b *testing.B) {
 				return func() {
 					l.core.PutAgent(a)
 					l.core.PutTask(t)
-					l.core.Bring(later)
+					l.core.Build()
 				}
 			})
 			run("reput", func() func() {
@@ -175,7 +175,7 @@ func BenchmarkEvaluate(b *testing.B) {
 					l.core.RemoveAgent(a.ID)
 					l.core.PutAgent(a)
 					l.core.PutTask(t)
-					l.core.Bring(later)
+					l.core.Build()
 				}
 			})
 		}

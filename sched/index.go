@@ -1,181 +1,156 @@
 package sched
 
 import (
-	"container/heap"
 	"math"
-	"reflect"
 	"slices"
 	"strings"
 )
 
 // The index answers what the scan answers, without looking at everything.
 //
-// Tasks lie in forests: one for all pools that are not protected, and one for
-// each pool. A forest groups them by what decides whether a rule applies, the
-// label values the policy talks about above all, and each group by what their
-// agents give, in cells; so a search opens only trees that may hold an answer,
-// and best first. Everything else a rule asks is asked of what a search finds.
+// Tasks lie in forests: one for each pool, one for all small pools that others
+// may take from, and one for each node. A forest groups them by what decides
+// whether a rule applies, the label values the policy talks about above all, and
+// each group by what their agents give, in cells; so a search opens only trees
+// that may hold an answer, and best first. Everything else a rule asks is asked
+// of what a search finds.
 //
-// It is brought up to date when it is asked: what changes meanwhile is only
-// noted, and what changed back costs nothing.
+// It follows what is put at once, or nearly: changes are noted and made a few
+// hundred at a time, and what changed back costs nothing.
 type index struct {
-	core    *Core
+	core    *Core // whose policy it is made for
 	entries map[ID]*entry
+	seats   map[ID]*entry // by agent: those with several tasks, or one of another pool
 	dirty   []ID
 	all     forest
 	pools   map[string]*forest
+	nodes   map[NodeID]*forest
+	apart   []*forest // of pools; see forest
 	classes map[string]*class
-	rules   int             // counts changes of the label rules
-	behind  []ID            // tasks whose class may be one of earlier label rules
-	odd     map[ID]struct{} // agents with several tasks, or one of another pool: looked at one by one
-	now     Time            // when it was last asked
-	fresh   freshHeap       // tasks that were in their minimum runtime, first start first
+	naming  *naming // by which tasks are classed
+	weight  Milli   // by which keys are made
+	restive []*forest
+	reweigh []*forest // whose keys are made by another weight
 
 	search search // reused
 }
 
-// entry is a task as it is indexed.
+// entry is a task as it is indexed, or an agent with several tasks by one of them.
+// What the task and the agent said then, they still say: new ones replace them.
 type entry struct {
-	task    *Task
-	agent   *Agent // nil unless it can be taken
-	id      ID
-	name    string
-	agentID ID
-	pool    string
-	item    item
-	inAll   *group // nil: its pool is protected
-	inPool  *group
+	task   *Task
+	agent  *Agent // nil unless it can be taken
+	inAll  *group // nil when its pool stands apart
+	inPool *group
+	inNode *group // nil while it cannot be taken, or its node is unknown
 }
 
 // class are label values about which the policy says the same.
 type class struct {
 	labels Labels
-	rules  int // by which; see index
+	naming *naming
 }
 
-type groupKey struct {
-	class   *class
-	cluster string
-	others  string // names of the custom resources given
-	takable bool   // Decide may look at it: one task alone on a settled agent of its pool
-	waiting bool   // not started
-	fresh   bool   // within the minimum runtime
-}
+// naming are the label values rules speak of.
+type naming struct{ rules []labelRule }
 
-type forest struct {
-	groups map[groupKey]*group
-	list   []*group
-}
-
-// group holds tasks in cells of like agents: in one, until there are many.
-type group struct {
-	groupKey
-	n     int
-	top   *fork
-	cells []*cell
-}
-
-// fork leads a shape to its cell.
-type fork struct {
-	dim    int
-	at     int64 // less goes left
-	lo, hi *fork
-	cell   *cell
-}
-
-type cell struct {
-	tree
-	mixed bool // may hold different shapes
+// covers reports whether classes made by it tell apart what the rules do.
+func (n *naming) covers(rules []labelRule) bool {
+	for _, r := range rules {
+		at := slices.IndexFunc(n.rules, func(o labelRule) bool { return o.key == r.key })
+		for value := range r.named {
+			if at < 0 || !n.rules[at].named[value] {
+				return false
+			}
+		}
+	}
+	return true
 }
 
 // sizes are where one way of doing things gets better than another.
 type sizes struct {
-	scan int // below so many tasks everything is looked at
-	cell int // above so many, a cell of different shapes is split
-	vain int // after so many looked at in vain, and a few per cent of all, a scan is as good
-	step int // so many tasks at a time follow new label rules
+	scan  int // below so many tasks everything is looked at
+	cell  int // above so many, a cell of different shapes is split
+	apart int // a pool of so many tasks, and an eighth of all, stands apart
+	dirty int // so many changes are made at a time
+	step  int // so much is done at each question to follow a new policy
+	walk  int // after so many agents, nodes are looked at one by one
 }
 
-var usualSizes = sizes{scan: 1_000, cell: 2_000, vain: 4_000, step: 100}
+var usualSizes = sizes{scan: 1_000, cell: 512, apart: 10_000, dirty: 200, step: 256, walk: 1_000}
 
-// ready returns the index as of now; nil when there are so few tasks that a scan is as good.
-func (c *Core) ready(now Time) *index {
-	if len(c.tasks) < c.sizes.scan {
-		if len(c.tasks) < c.sizes.scan/2 {
-			c.index = nil
-		}
-		return nil
+// ready returns the index, up to date; nil when there are so few tasks that a
+// scan is as good.
+func (c *Core) ready() *index {
+	if c.live != nil {
+		return c.live.ready()
 	}
-	if c.index == nil {
-		x := &index{core: c, entries: make(map[ID]*entry, len(c.tasks)), pools: map[string]*forest{},
-			classes: map[string]*class{}, odd: map[ID]struct{}{}}
-		x.build(now)
-		c.index = x
+	c.grow()
+	if c.index != nil {
+		c.index.update()
+		c.index.step(c.sizes.step)
 	}
-	c.index.update(now)
 	return c.index
 }
 
-// Build brings the index up to date with all that was put, now rather than when
-// the first question is asked: call it when loading is done. It is never needed
-// for a right answer. After a call, and with whatever was put since, questions
-// are answered without a stall.
-func (c *Core) Build(now Time) { c.ready(max(now, 0)) }
+// grow makes an index when there are enough tasks, and forgets it when there are few.
+func (c *Core) grow() {
+	switch {
+	case c.index != nil:
+		if len(c.tasks) < c.sizes.scan/2 {
+			c.index = nil
+		}
+	case len(c.tasks) >= c.sizes.scan:
+		c.index = &index{core: c, entries: map[ID]*entry{}, seats: map[ID]*entry{}, pools: map[string]*forest{},
+			nodes: map[NodeID]*forest{}, classes: map[string]*class{}, naming: &naming{c.rules.labels}, weight: c.rules.RemainingTimeWeight}
+		for id := range c.tasks {
+			c.index.place(id)
+		}
+	}
+}
 
-// build places all tasks at once.
-func (x *index) build(now Time) {
-	x.now = now
-	c := x.core
-	items := make([]item, 0, len(c.tasks))
-	for id, t := range c.tasks {
-		described, key := x.describe(t, now)
-		e := &described
-		if key.fresh {
-			x.fresh = append(x.fresh, freshTask{t.Start, id})
-		}
-		e.item.e = e
-		x.entries[id] = e
-		x.look(t.Agent)
-		e.inPool = x.forest(t.Pool).group(key)
-		if !c.rules.protected[t.Pool] {
-			e.inAll = x.all.group(key)
-		}
-		items = append(items, e.item)
+// Build brings the index up to date with all that was put, and with the policy.
+// It is never needed: the index follows by itself, a little with every change and
+// every question. It is for the end of loading, and for tests.
+func (c *Core) Build() {
+	if c.grow(); c.index != nil {
+		c.index.update()
+		c.index.step(math.MaxInt)
 	}
-	heap.Init(&x.fresh)
-	slices.SortFunc(items, func(a, b item) int { return a.compare(&b) })
-	parts := map[*group][]item{}
-	for i := range items {
-		e := items[i].e
-		parts[e.inPool] = append(parts[e.inPool], items[i])
-		if e.inAll != nil {
-			parts[e.inAll] = append(parts[e.inAll], items[i])
-		}
+}
+
+// Follow does a part of what is left to do after a change of the policy, for a
+// millisecond or so, and reports whether anything is left. Questions are answered
+// rightly meanwhile, and each of them does a little of it, but some slower. Call it
+// when there is nothing better to do.
+func (c *Core) Follow() (left bool) {
+	if c.grow(); c.index == nil {
+		return false
 	}
-	for g, part := range parts {
-		g.fill(part, c.sizes.cell)
-	}
+	c.index.update()
+	c.index.step(10 * c.sizes.step)
+	return len(c.index.restive) > 0 || len(c.index.reweigh) > 0
 }
 
 // touch notes that a task has changed.
 func (c *Core) touch(id ID) {
-	if c.index != nil {
-		if d := c.index.dirty; len(d) > 0 && d[len(d)-1] == id {
-			return
-		}
-		c.index.dirty = append(c.index.dirty, id)
-		if len(c.index.dirty) > 100_000 {
-			c.index.update(c.index.now)
-		}
+	x := c.index
+	if x == nil {
+		return
 	}
+	if n := len(x.dirty); n > 0 && x.dirty[n-1] == id {
+		return
+	}
+	x.dirty = append(x.dirty, id)
 }
 
 // touchAgent notes that what may be said of an agent's tasks has changed.
 func (c *Core) touchAgent(id ID) {
-	if c.index != nil {
-		for _, t := range c.on[id] {
-			c.touch(t.ID)
-		}
+	if c.index == nil {
+		return
+	}
+	for _, t := range c.on[id] {
+		c.touch(t.ID)
 	}
 }
 
@@ -184,49 +159,24 @@ func (c *Core) touchPool(name string) {
 	if c.index == nil || c.index.pools[name] == nil {
 		return
 	}
-	for _, g := range c.index.pools[name].list {
-		for _, cell := range g.cells {
-			cell.each(func(it *item) { c.index.dirty = append(c.index.dirty, it.e.id) })
-		}
+	f := c.index.pools[name]
+	for _, g := range f.list {
+		g.top.each(func(it *item) { c.index.dirty = append(c.index.dirty, it.e.task.ID) })
 	}
 }
 
-// repolicy notes what a new policy changes. Thresholds and weights change
-// nothing; protected pools move; with other label rules, tasks get other classes
-// little by little, and until then count as what they might be.
-func (c *Core) repolicy(old *rules) {
+// noted makes changes once there are some. It is called when the core is whole.
+func (c *Core) noted() {
 	if c.index == nil {
-		return
-	}
-	if !reflect.DeepEqual(old.labels, c.rules.labels) {
-		x := c.index
-		x.rules++
-		x.classes = map[string]*class{}
-		x.behind = x.behind[:0]
-		for id := range x.entries {
-			x.behind = append(x.behind, id)
-		}
-	}
-	for name := range c.index.pools {
-		if old.protected[name] != c.rules.protected[name] {
-			c.touchPool(name)
-		}
+		c.grow()
+	} else if len(c.index.dirty) >= c.sizes.dirty {
+		c.index.update()
 	}
 }
 
-func (x *index) update(now Time) {
-	x.now = now
-	least := Time(x.core.policy.MinRuntimeSeconds)
-	for len(x.fresh) > 0 && (least == 0 || now-x.fresh[0].start >= least) {
-		x.dirty = append(x.dirty, heap.Pop(&x.fresh).(freshTask).id)
-	}
+func (x *index) update() {
 	for _, id := range x.dirty {
-		x.place(id, now)
-	}
-	for range min(len(x.behind), x.core.sizes.step) {
-		last := len(x.behind) - 1
-		x.place(x.behind[last], now)
-		x.behind = x.behind[:last]
+		x.place(id)
 	}
 	if cap(x.dirty) > 10_000 {
 		x.dirty = nil
@@ -235,113 +185,184 @@ func (x *index) update(now Time) {
 }
 
 // place puts a task where it belongs now, if it is not there.
-func (x *index) place(id ID, now Time) {
-	old := x.entries[id]
-	t := x.core.tasks[id]
-	if t == nil {
-		if old != nil {
-			x.remove(old)
-			delete(x.entries, id)
-			x.look(old.agentID)
+func (x *index) place(id ID) {
+	t, old := x.core.tasks[id], x.entries[id]
+	var before, after ID
+	if old != nil {
+		before = old.task.Agent
+	}
+	switch {
+	case t != nil:
+		after = t.Agent
+		e, key := x.describe(t)
+		x.entries[id] = x.settle(old, e, key, t.Pool)
+	case old != nil:
+		x.take(old)
+		delete(x.entries, id)
+	}
+	if old != nil && (t == nil || before != after) {
+		x.look(before)
+	}
+	if t != nil {
+		x.look(after)
+	}
+}
+
+// settle puts an entry into the forests where it belongs; old is where it was.
+func (x *index) settle(old *entry, e entry, key groupKey, pool string) *entry {
+	home := x.pool(pool)
+	key.home = home.home
+	var node NodeID
+	if key.takable {
+		node = e.agent.Node
+	}
+	if old != nil {
+		was, is := old.item(), e.item()
+		is.e = old
+		if was == is && old.inPool.groupKey == key && old.inPool.in == home && old.task.ID == e.task.ID && old.task.Name == e.task.Name &&
+			(e.agent == nil) == (old.agent == nil) && (!key.takable || old.agent.Node == node) {
+			old.task, old.agent = e.task, e.agent
+			return old
 		}
+		x.take(old)
+		home = x.pool(pool) // taking may have been the end of it
+		key.home = home.home
+	} else {
+		old = &entry{}
+	}
+	*old = e
+	it := old.item()
+	if key.home {
+		old.inAll = x.all.group(key)
+		old.inAll.insert(&it, x)
+	}
+	old.inPool = home.group(key)
+	old.inPool.insert(&it, x)
+	if node != "" {
+		f := x.nodes[node]
+		if f == nil {
+			f = &forest{}
+			x.nodes[node] = f
+		}
+		old.inNode = f.group(key)
+		old.inNode.insert(&it, x)
+	}
+	x.weighPool(pool, home)
+	return old
+}
+
+// take removes an entry from its forests.
+func (x *index) take(e *entry) {
+	it := e.item()
+	if e.inAll != nil {
+		e.inAll.remove(&it, x)
+	}
+	home := e.inPool.in
+	e.inPool.remove(&it, x)
+	pool := e.task.Pool
+	if e.inPool.seat {
+		pool = e.agent.Pool
+	}
+	if e.inNode != nil {
+		f := e.inNode.in
+		if e.inNode.remove(&it, x); f.n == 0 {
+			delete(x.nodes, e.agent.Node)
+		}
+	}
+	e.inAll, e.inPool, e.inNode = nil, nil, nil
+	if home.n == 0 {
+		delete(x.pools, pool)
+		x.apart = slices.DeleteFunc(x.apart, func(f *forest) bool { return f == home })
+		home.apart = false
 		return
 	}
-	e, key := x.describe(t, now)
-	if key.fresh && (old == nil || !old.inPool.fresh || old.item.start != t.Start) {
-		heap.Push(&x.fresh, freshTask{t.Start, id})
+	x.weighPool(pool, home)
+}
+
+// item is how trees know it.
+func (e *entry) item() item {
+	it := item{priority: e.task.Priority, start: e.task.Start, e: e}
+	if e.task.Estimate > 0 {
+		it.end = e.task.Start + e.task.Estimate
 	}
-	protected := x.core.rules.protected[t.Pool]
-	at := &entry{}
-	if old != nil {
-		if agent := old.agentID; agent != t.Agent {
-			x.look(agent)
-		}
-		i := &old.item
-		if old.name == e.name && old.pool == e.pool && i.priority == e.item.priority && i.start == e.item.start && i.end == e.item.end &&
-			i.gives == e.item.gives && old.inPool.groupKey == key && (old.inAll == nil) == protected {
-			old.task, old.agent, old.agentID = t, e.agent, t.Agent
-			x.look(t.Agent)
-			return
-		}
-		x.remove(old)
-		at = old
+	if e.agent != nil {
+		it.gives = shapeOf(&e.agent.Gives)
 	}
-	*at = e
-	at.item.e = at
-	x.entries[id] = at
-	if !protected {
-		at.inAll = x.all.group(key)
-		at.inAll.insert(at.item, x.core.sizes.cell)
-	}
-	at.inPool = x.forest(t.Pool).group(key)
-	at.inPool.insert(at.item, x.core.sizes.cell)
-	x.look(t.Agent)
+	return it
 }
 
 // describe says how a task is indexed, and among which.
-func (x *index) describe(t *Task, now Time) (entry, groupKey) {
-	e := entry{task: t, id: t.ID, name: t.Name, agentID: t.Agent, pool: t.Pool}
+func (x *index) describe(t *Task) (entry, groupKey) {
+	e := entry{task: t}
 	pool, known := x.core.pools[t.Pool]
-	key := groupKey{class: x.classOf(t.Labels), cluster: pool.Cluster, waiting: t.Start == 0}
+	key := x.key(t)
+	key.cluster = pool.Cluster
 	if a := x.core.agents[t.Agent]; a != nil && known && a.Settled && a.Pool == t.Pool && !a.Gives.IsZero() && len(x.core.on[t.Agent]) == 1 {
 		key.takable, key.others = true, otherNames(a.Gives)
-		e.agent, e.item.gives = a, shapeOf(a.Gives)
-	}
-	if least := Time(x.core.policy.MinRuntimeSeconds); least > 0 && t.Start > 0 && now-t.Start < least {
-		key.fresh = true
-	}
-	e.item.priority, e.item.start = t.Priority, t.Start
-	if t.Estimate > 0 {
-		e.item.end = t.Start + t.Estimate
+		e.agent = a
 	}
 	return e, key
 }
 
-func (x *index) forest(pool string) *forest {
-	f := x.pools[pool]
-	if f == nil {
-		f = &forest{}
-		x.pools[pool] = f
-	}
-	return f
+func (x *index) key(t *Task) groupKey {
+	return groupKey{class: x.classOf(t.Labels), waiting: t.Start == 0, times: uint8(min(max(t.Preemptions, 0), countedTimes))}
 }
 
-// look decides whether an agent has to be looked at by itself.
+// countedTimes is how often a task may be preempted until the index stops counting.
+const countedTimes = 7
+
+// look indexes an agent by itself when its only task does not stand for it: by
+// the one of highest priority, whose score is seldom far from the least.
 func (x *index) look(id ID) {
 	a, tasks := x.core.agents[id], x.core.on[id]
-	if a != nil && !a.Gives.IsZero() && (len(tasks) > 1 || len(tasks) == 1 && tasks[0].Pool != a.Pool) {
-		x.odd[id] = struct{}{}
-	} else if len(x.odd) > 0 {
-		delete(x.odd, id)
+	if len(tasks) == 0 || len(tasks) == 1 && (a == nil || tasks[0].Pool == a.Pool) {
+		if len(x.seats) > 0 && x.seats[id] != nil {
+			x.take(x.seats[id])
+			delete(x.seats, id)
+		}
+		return
 	}
-}
-
-func (x *index) remove(e *entry) {
-	if e.inAll != nil {
-		e.inAll.remove(e.item, x.core.sizes.cell)
-		x.all.drop(e.inAll)
+	old := x.seats[id]
+	var pool Pool
+	known := false
+	if a != nil {
+		pool, known = x.core.pools[a.Pool]
 	}
-	f := x.pools[e.pool]
-	e.inPool.remove(e.item, x.core.sizes.cell)
-	f.drop(e.inPool)
-	if len(f.list) == 0 {
-		delete(x.pools, e.pool)
+	if a == nil || a.Gives.IsZero() {
+		if old != nil {
+			x.take(old)
+			delete(x.seats, id)
+		}
+		return
 	}
+	top := slices.MinFunc(tasks, func(t, o *Task) int {
+		if t.Priority != o.Priority {
+			return int(max(min(o.Priority-t.Priority, 1), -1))
+		}
+		return strings.Compare(string(t.ID[:]), string(o.ID[:]))
+	})
+	key := x.key(top)
+	key.cluster, key.others, key.takable, key.seat = pool.Cluster, otherNames(a.Gives), known && a.Settled, true
+	if old != nil && old.agent.Pool != a.Pool {
+		x.take(old)
+		old = nil
+	}
+	x.seats[id] = x.settle(old, entry{task: top, agent: a}, key, a.Pool)
 }
 
 // classOf keeps of the labels only values the rules name.
 func (x *index) classOf(l Labels) *class {
 	var buf [64]byte
 	key := buf[:0]
-	for _, rule := range x.core.rules.labels {
+	for _, rule := range x.naming.rules {
 		if v, has := l[rule.key]; has && rule.named[v] {
 			key = append(append(append(append(key, rule.key...), 0), v...), 0)
 		}
 	}
 	k := x.classes[string(key)]
 	if k == nil {
-		k = &class{Labels{}, x.rules}
-		for _, rule := range x.core.rules.labels {
+		k = &class{Labels{}, x.naming}
+		for _, rule := range x.naming.rules {
 			if v, has := l[rule.key]; has && rule.named[v] {
 				k.labels[rule.key] = v
 			}
@@ -355,184 +376,15 @@ func otherNames(r Resources) string {
 	if len(r.Other) == 0 {
 		return ""
 	}
+	if len(r.Other) == 1 {
+		return r.Other[0].Name
+	}
 	var b strings.Builder
-	for _, a := range r.Other {
+	for i, a := range r.Other {
+		if i > 0 {
+			b.WriteByte(0)
+		}
 		b.WriteString(a.Name)
-		b.WriteByte(0)
 	}
 	return b.String()
-}
-
-func (f *forest) group(key groupKey) *group {
-	if g := f.groups[key]; g != nil {
-		return g
-	}
-	if f.groups == nil {
-		f.groups = map[groupKey]*group{}
-	}
-	g := &group{groupKey: key}
-	g.reset()
-	f.groups[key] = g
-	f.list = append(f.list, g)
-	return g
-}
-
-func (f *forest) drop(g *group) {
-	if g.n > 0 {
-		return
-	}
-	delete(f.groups, g.groupKey)
-	f.list = slices.DeleteFunc(f.list, func(o *group) bool { return o == g })
-}
-
-func (g *group) reset() {
-	only := &cell{}
-	g.n, g.top, g.cells = 0, &fork{cell: only}, []*cell{only}
-}
-
-func (g *group) fork(s shape) *fork {
-	f := g.top
-	for f.cell == nil {
-		if s[f.dim] < f.at {
-			f = f.lo
-		} else {
-			f = f.hi
-		}
-	}
-	return f
-}
-
-func (g *group) insert(it item, most int) {
-	g.n++
-	f := g.fork(it.gives)
-	c := f.cell
-	if c.n > 0 && c.root.most != it.gives {
-		c.mixed = true
-	}
-	c.insert(it)
-	if c.mixed && c.n > most {
-		g.split(f, most)
-	}
-}
-
-func (g *group) remove(it item, most int) {
-	g.n--
-	c := g.fork(it.gives).cell
-	c.remove(it)
-	if c.n == 0 {
-		c.mixed = false
-	}
-	if len(g.cells) > 8 && g.n < len(g.cells)*most/16 { // it has shrunk
-		var all []item
-		for _, c := range g.cells {
-			c.each(func(it *item) { all = append(all, *it) })
-		}
-		slices.SortFunc(all, func(a, b item) int { return a.compare(&b) })
-		g.fill(all, most)
-	}
-}
-
-// fill puts items, in order, into an empty group.
-func (g *group) fill(items []item, most int) {
-	g.n, g.cells = len(items), nil
-	g.top = g.grow(items, most)
-}
-
-// grow makes cells of items in order.
-func (g *group) grow(items []item, most int) *fork {
-	if len(items) > most && mixed(items) {
-		d, at := border(items)
-		var lo, hi []item
-		for i := range items {
-			if items[i].gives[d] < at {
-				lo = append(lo, items[i])
-			} else {
-				hi = append(hi, items[i])
-			}
-		}
-		return &fork{dim: d, at: at, lo: g.grow(lo, most), hi: g.grow(hi, most)}
-	}
-	c := &cell{tree: treeOf(items), mixed: mixed(items)}
-	g.cells = append(g.cells, c)
-	return &fork{cell: c}
-}
-
-// split makes several cells of one, if it holds different shapes.
-func (g *group) split(f *fork, most int) {
-	items := make([]item, 0, f.cell.n)
-	f.cell.each(func(it *item) { items = append(items, *it) })
-	if !mixed(items) {
-		f.cell.mixed = false
-		return
-	}
-	g.cells = slices.DeleteFunc(g.cells, func(c *cell) bool { return c == f.cell })
-	*f = *g.grow(items, most)
-}
-
-// border is where to halve items of different shapes: in the resource in which
-// they are widest, if that halves them, between the values nearest to the middle.
-func border(items []item) (dim int, at int64) {
-	if len(items) > 10_000 { // a few of them show it as well
-		some := make([]item, 0, 1_024)
-		for i := 0; i < len(items); i += len(items)/1_000 + 1 {
-			some = append(some, items[i])
-		}
-		if mixed(some) {
-			items = some
-		}
-	}
-	values := make([]int64, len(items))
-	width := 0.0
-	for d := range (shape{}) {
-		for i := range items {
-			values[i] = items[i].gives[d]
-		}
-		slices.Sort(values)
-		low, high := values[0], values[len(values)-1]
-		if low == high {
-			continue
-		}
-		half := len(values) / 2
-		left, _ := slices.BinarySearch(values, values[half])
-		right, _ := slices.BinarySearch(values, values[half]+1)
-		border := left
-		if left == 0 || right < len(values) && right-half < half-left {
-			border = right
-		}
-		ratio := math.Log(float64(high+1) / float64(low+1))
-		if smaller := min(border, len(values)-border); smaller*8 < len(values) {
-			ratio /= 100 // lopsided: only if there is nothing better
-		}
-		if ratio > width {
-			dim, width, at = d, ratio, values[border]
-		}
-	}
-	return dim, at
-}
-
-func mixed(items []item) bool {
-	for i := range items {
-		if items[i].gives != items[0].gives {
-			return true
-		}
-	}
-	return false
-}
-
-type freshTask struct {
-	start Time
-	id    ID
-}
-
-type freshHeap []freshTask
-
-func (h freshHeap) Len() int           { return len(h) }
-func (h freshHeap) Less(i, j int) bool { return h[i].start < h[j].start }
-func (h freshHeap) Swap(i, j int)      { h[i], h[j] = h[j], h[i] }
-func (h *freshHeap) Push(v any)        { *h = append(*h, v.(freshTask)) }
-func (h *freshHeap) Pop() any {
-	old := *h
-	v := old[len(old)-1]
-	*h = old[:len(old)-1]
-	return v
 }

@@ -37,7 +37,7 @@ func newHistory(seed uint64, outcomes map[string]int) *history {
 	p := h.policy(DefaultPolicy())
 	h.nodes = [2]*Nodes{NewNodes(), NewNodes()}
 	h.fast, h.slow = NewCore(p, h.nodes[0]), NewCore(p, h.nodes[1])
-	h.fast.ByIndex(8+h.IntN(40), []int{0, 1_000}[h.IntN(2)])
+	h.fast.ByIndex(8+h.IntN(40), h.IntN(10))
 	h.slow.ByScan()
 	if h.IntN(3) > 0 {
 		for i := range 1 + h.IntN(6) {

@@ -15,10 +15,8 @@ import (
 func (c *Core) Candidates(in Incoming, now Time, limit int) []Candidate {
 	n := c.newcomer(in, now)
 	if limit > 0 {
-		if x := c.ready(n.now); x != nil {
-			if out, ok := x.candidates(n, limit); ok {
-				return out
-			}
+		if x := c.ready(); x != nil {
+			return x.candidates(n, limit)
 		}
 	}
 	return c.scan(n, limit)

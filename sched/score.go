@@ -131,6 +131,7 @@ func (r *rules) mayOutrank(l Labels) bool {
 // newcomer is an incoming task with what must be known of it for every judgement.
 type newcomer struct {
 	Incoming
+	core    *Core // which judges
 	now     Time
 	blocked map[ID]bool // tasks it must never preempt: its preemptors, and theirs
 	taken   map[ID]bool // agents that make way already, for others of its gang
@@ -139,7 +140,7 @@ type newcomer struct {
 func (c *Core) newcomer(in Incoming, now Time) *newcomer {
 	in.Priority = bounded(in.Priority)
 	in.Request = in.Request.Positive()
-	n := &newcomer{Incoming: in, now: max(now, 0)}
+	n := &newcomer{Incoming: in, core: c, now: max(now, 0)}
 	if len(in.PreemptedBy) == 0 {
 		return n
 	}

@@ -5,19 +5,21 @@ import (
 	"strings"
 )
 
-// search yields the tasks a newcomer may take, best first. Trees are opened as
-// far as the next answer needs; it may be asked for another at any time.
+// search yields the tasks a newcomer may take, or the agents, best first. Trees
+// are opened as far as the next answer needs; it may be asked for another at any
+// time.
 type search struct {
 	x        *index
+	c        *Core // who asks, by whose rules
 	n        *newcomer
 	deciding bool
 	cluster  string // of the newcomer's pool, when deciding
 	want     want
+	exact    bool // keys are made by the weight of the rules
 
 	sources []source
 	heap    []open
-	left    int // how many more may be looked at in vain
-	spent   bool
+	classes []judgedClass
 }
 
 // want is what an agent has to give to be of interest.
@@ -36,103 +38,227 @@ const (
 
 // source is what holds for all tasks of a group.
 type source struct {
-	highest Milli // priority
-	byLabel bool
-	waiting bool
-	all     bool // from the forest of all pools: the newcomer's own is elsewhere
-	loose   bool // shapes say nothing
-	vague   bool // of a class of earlier label rules: scores are upper bounds
+	group          *group
+	highest, above Milli // priorities: above < p ≤ highest
+	now            Time  // 0 for tasks that have not begun
+	want           shape
+	byLabel        bool
+	all            bool // from the forest of all pools: some of its pools are asked by themselves
+	loose          bool // shapes say nothing
+	vague          bool // of a class of earlier label rules: scores are upper bounds
 }
 
-// open is a subtree, or a task, and the best score that may be there.
+// open is a subtree, or an entry, and the best score that may be there.
 type open struct {
 	score    Micro
 	priority Milli
 	start    Time
-	sub      *block
 	e        *entry // the task, or the first below
+	fork     *fork
+	sub      *block
 	source   int32
+	settled  bool // an agent with several tasks, and the least of its scores
 }
 
-// search begins one; only one is under way at a time.
+type judgedClass struct {
+	*class
+	byLabel, outranked, vague bool
+}
+
+const lowest = -maxPriority - 1
+
+// begin begins a search among all that may be taken; only one is under way at a
+// time.
 func (x *index) begin(n *newcomer, deciding bool, cluster string, w want) *search {
-	s := &x.search
-	clear(s.heap)
-	*s = search{x: x, n: n, deciding: deciding, cluster: cluster, want: w, sources: s.sources[:0], heap: s.heap[:0],
-		left: x.core.sizes.vain + len(x.entries)/32}
-	c := x.core
-	r := &c.rules
-	limited := func(pool string) bool {
-		return r.MaxPreemptionsPerMinute > 0 && c.pools[pool].Preempted >= r.MaxPreemptionsPerMinute
-	}
-	others := true
-	if r.MaxPreemptionsPerMinute > 0 {
-		others = false
-		for name := range x.pools {
-			if name != n.Pool && !limited(name) {
-				others = true
-				break
-			}
+	s := x.prepare(n, deciding, cluster, w)
+	r := &s.c.rules
+	home := x.pools[n.Pool]
+	crossing := r.EnableCrossPoolPreemption || r.mayOutrank(n.Labels)
+	if crossing && s.anyOtherPool() {
+		highest := Milli(lowest)
+		if r.EnableCrossPoolPreemption {
+			highest = n.Priority - r.CrossPoolPriorityThreshold
 		}
-	}
-	if others && (r.EnableCrossPoolPreemption || len(r.labels) > 0) && (len(x.pools) > 1 || x.pools[n.Pool] == nil) {
-		s.add(&x.all, true)
-	}
-	if own := x.pools[n.Pool]; own != nil && !limited(n.Pool) {
-		s.add(own, false)
-	}
-	for i := len(s.heap)/2 - 1; i >= 0; i-- {
-		s.down(i)
-	}
-	return s
-}
-
-func (s *search) add(f *forest, all bool) {
-	r := &s.x.core.rules
-	var last *class
-	var byLabel, outranked bool
-	for _, g := range f.list {
-		if g.fresh || g.waiting && r.MinRuntimeSeconds > 0 || s.deciding && (!g.takable || g.cluster != s.cluster) {
-			continue
-		}
-		vague := g.class.rules != s.x.rules
-		switch {
-		case vague:
-			last, byLabel, outranked = nil, r.mayOutrank(s.n.Labels), false
-		case g.class != last:
-			last = g.class
-			_, _, _, byLabel = r.outranks(s.n.Labels, last.labels)
-			_, _, _, outranked = r.outranks(last.labels, s.n.Labels)
-		}
-		src := source{byLabel: byLabel, waiting: g.waiting, all: all, vague: vague}
-		switch {
-		case byLabel:
-			src.highest = maxPriority
-		case outranked || all && !r.EnableCrossPoolPreemption:
-			continue
-		case all:
-			src.highest = s.n.Priority - r.CrossPoolPriorityThreshold
-		default:
-			src.highest = s.n.Priority - r.SamePoolPriorityThreshold
-		}
-		switch s.want.kind {
-		case wantAll:
-			if slices.ContainsFunc(s.want.Other, func(a Amount) bool { return !gives(g.others, a.Name) }) {
-				continue
-			}
-		case wantSome:
-			src.loose = slices.ContainsFunc(s.want.Other, func(a Amount) bool { return gives(g.others, a.Name) })
-		}
-		s.sources = append(s.sources, src)
-		for _, c := range g.cells {
-			if c.n > 0 {
-				if o, ok := s.judge(int32(len(s.sources)-1), c.root.priority, c.root.start, c.root.end, &c.root.most); ok {
-					o.sub, o.e = c.root.sub, c.root.e
-					s.heap = append(s.heap, o)
+		s.add(&x.all, source{highest: highest, above: lowest, all: true}, false)
+		for _, f := range x.apart {
+			if f != home && f.n > 0 {
+				name := f.poolName()
+				if !r.protected[name] && !s.limited(name) {
+					s.add(f, source{highest: highest, above: lowest}, false)
 				}
 			}
 		}
+		if home != nil && !home.apart && !s.limited(n.Pool) {
+			// Most of its own pool's tasks are in the forest of all pools.
+			s.add(home, source{highest: n.Priority - r.SamePoolPriorityThreshold, above: highest}, true)
+			home = nil
+		}
 	}
+	if home != nil && !s.limited(n.Pool) {
+		s.add(home, source{highest: n.Priority - r.SamePoolPriorityThreshold, above: lowest}, false)
+	}
+	s.heapify()
+	return s
+}
+
+// beginOn begins a search among agents on some nodes, each with a want of its own.
+func (x *index) beginOn(n *newcomer, cluster string, spots []spot, need Resources) *search {
+	s := x.prepare(n, true, cluster, want{kind: wantAll})
+	r := &s.c.rules
+	src := source{highest: n.Priority - r.SamePoolPriorityThreshold, above: lowest}
+	if r.EnableCrossPoolPreemption {
+		src.highest = max(src.highest, n.Priority-r.CrossPoolPriorityThreshold)
+	}
+	for i := range spots {
+		if f := x.nodes[spots[i].node.ID]; f != nil {
+			s.want.Resources = need.Max(spots[i].lack)
+			s.add(f, src, false)
+		}
+	}
+	s.heapify()
+	return s
+}
+
+func (x *index) prepare(n *newcomer, deciding bool, cluster string, w want) *search {
+	s := &x.search
+	clear(s.heap)
+	clear(s.sources)
+	clear(s.classes)
+	*s = search{x: x, c: n.core, n: n, deciding: deciding, cluster: cluster, want: w,
+		sources: s.sources[:0], heap: s.heap[:0], classes: s.classes[:0]}
+	s.exact = x.weight == s.c.rules.RemainingTimeWeight
+	return s
+}
+
+// limited reports whether a pool lost so many tasks lately that all are safe.
+func (s *search) limited(pool string) bool {
+	r := &s.c.rules
+	return r.MaxPreemptionsPerMinute > 0 && s.c.pools[pool].Preempted >= r.MaxPreemptionsPerMinute
+}
+
+func (s *search) anyOtherPool() bool {
+	x := s.x
+	if len(x.pools) == 1 && x.pools[s.n.Pool] != nil {
+		return false
+	}
+	if s.c.rules.MaxPreemptionsPerMinute == 0 {
+		return true
+	}
+	for name := range x.pools {
+		if name != s.n.Pool && !s.limited(name) {
+			return true
+		}
+	}
+	return false
+}
+
+// poolName is the pool a forest is of.
+func (f *forest) poolName() string {
+	g := f.list[0]
+	e := g.top.sum.e
+	if g.seat {
+		return e.agent.Pool
+	}
+	return e.task.Pool
+}
+
+// add opens the groups of a forest. rest: those that outrank by label are
+// elsewhere too.
+func (s *search) add(f *forest, as source, rest bool) {
+	r := &s.c.rules
+	for _, g := range f.list {
+		switch {
+		case g.waiting && r.MinRuntimeSeconds > 0,
+			s.deciding && (!g.takable || g.cluster != s.cluster),
+			!s.deciding && g.seat,
+			r.MaxPreemptionsPerTask > 0 && int(g.times) >= r.MaxPreemptionsPerTask && !g.seat:
+			continue
+		}
+		k := s.judgeClass(g.class)
+		src := as
+		src.group, src.byLabel, src.vague = g, k.byLabel, k.vague
+		switch {
+		case k.byLabel:
+			if src.highest = maxPriority; rest {
+				continue
+			}
+		case k.outranked:
+			continue
+		}
+		if src.highest <= src.above {
+			continue
+		}
+		if !g.waiting {
+			src.now = s.n.now
+		}
+		if !s.wants(&src) {
+			continue
+		}
+		s.sources = append(s.sources, src)
+		if o, ok := s.judge(int32(len(s.sources)-1), &g.top.sum); ok {
+			o.fork = &g.top
+			s.heap = append(s.heap, o)
+		}
+	}
+}
+
+// wants says what a source has to give; false when it does not.
+func (s *search) wants(src *source) bool {
+	w := &s.want
+	if w.kind == wantAnything {
+		return true
+	}
+	src.want = shape{narrow(w.CPU), narrow(w.GPU), narrow(w.Memory)}
+	first, _, _ := strings.Cut(src.group.others, "\x00")
+	for _, a := range w.Other {
+		switch {
+		case a.Value <= 0:
+		case a.Name == first:
+			src.want[3] = narrow(a.Value)
+		case gives(src.group.others, a.Name):
+			src.loose = true
+		case w.kind == wantAll:
+			return false
+		}
+	}
+	return true
+}
+
+// narrow asks for less from now on.
+func (s *search) narrow(r Resources) {
+	s.want.Resources = r
+	for i := range s.sources {
+		s.sources[i].loose = false
+		s.wants(&s.sources[i])
+	}
+}
+
+func (s *search) judgeClass(k *class) *judgedClass {
+	for i := range s.classes {
+		if s.classes[i].class == k {
+			return &s.classes[i]
+		}
+	}
+	r := &s.c.rules
+	j := judgedClass{class: k}
+	// One made by other rules may be told apart by these all the same.
+	known := slices.IndexFunc(s.classes, func(o judgedClass) bool { return o.naming == k.naming })
+	switch {
+	case known >= 0:
+		j.vague = s.classes[known].vague
+	case k.naming != s.x.naming || s.c.live != nil:
+		j.vague = !k.naming.covers(r.labels)
+	}
+	if j.vague {
+		j.byLabel = r.mayOutrank(s.n.Labels)
+	} else {
+		_, _, _, j.byLabel = r.outranks(s.n.Labels, k.labels)
+		if !j.byLabel {
+			_, _, _, j.outranked = r.outranks(k.labels, s.n.Labels)
+		}
+	}
+	s.classes = append(s.classes, j)
+	return &s.classes[len(s.classes)-1]
 }
 
 // gives looks for a name among those of a groupKey.
@@ -147,113 +273,148 @@ func gives(others, name string) bool {
 	return false
 }
 
-// judge says how good a task may be of that priority or worse, that end or an
-// earlier one, and that gives as much or less.
-func (s *search) judge(source int32, priority Milli, start, end Time, most *shape) (open, bool) {
+// judge says how good the best of a subtree can be; false when nothing there can
+// be taken, or is of interest.
+func (s *search) judge(source int32, b *branch) (open, bool) {
 	src := &s.sources[source]
-	if priority > src.highest || !s.of(src, most) {
+	r := &s.c.rules
+	if b.priority > src.highest || b.e == nil || !s.of(src, &b.most) ||
+		r.MinRuntimeSeconds > 0 && s.n.now-b.oldest < Time(r.MinRuntimeSeconds) {
 		return open{}, false
 	}
-	r := &s.x.core.rules
-	remaining := end
-	if src.waiting {
-		start = s.n.now
-	} else {
-		remaining = max(end-s.n.now, 0)
+	base := Micro(s.n.Priority-b.priority) * 1000
+	time := Micro(r.RemainingTimeWeight) * Micro(max(b.end-src.now, 0))
+	score := base + time
+	if s.exact && b.weight == s.x.weight {
+		score = max(base, Micro(s.n.Priority)*1000+b.key-Micro(b.weight)*Micro(src.now))
 	}
-	base := s.n.Priority - priority
+	if src.byLabel {
+		score = max(score, Micro(r.LabelPriorityThreshold)*1000+time)
+	} else if score < r.leastScore {
+		return open{}, false
+	}
+	start := b.start
+	if src.group.waiting {
+		start = s.n.now
+	}
+	return open{score: score, priority: b.priority, start: start, e: b.e, source: source}, true
+}
+
+// judgeItem is judge for one task.
+func (s *search) judgeItem(source int32, it *item) (open, bool) {
+	src := &s.sources[source]
+	r := &s.c.rules
+	if it.priority <= src.above || !s.of(src, &it.gives) || r.MinRuntimeSeconds > 0 && s.n.now-it.start < Time(r.MinRuntimeSeconds) {
+		return open{}, false
+	}
+	base := s.n.Priority - it.priority
 	if src.byLabel {
 		base = max(base, r.LabelPriorityThreshold)
 	}
-	score := Micro(base)*1000 + Micro(r.RemainingTimeWeight)*Micro(remaining)
+	score := Micro(base)*1000 + Micro(r.RemainingTimeWeight)*Micro(max(it.end-src.now, 0))
 	if score < r.leastScore && !src.byLabel {
 		return open{}, false
 	}
-	return open{score: score, priority: priority, start: start, source: source}, true
+	start := it.start
+	if src.group.waiting {
+		start = s.n.now
+	}
+	return open{score: score, priority: it.priority, start: start, e: it.e, source: source}, true
 }
 
 // of reports whether so much, or a part of it, may be of interest.
 func (s *search) of(src *source, most *shape) bool {
-	w := &s.want
-	switch {
-	case w.kind == wantAll:
-		return most[0] >= w.CPU && most[1] >= w.GPU && most[2] >= w.Memory
-	case w.kind == wantSome && !src.loose:
-		return w.CPU > 0 && most[0] > 0 || w.GPU > 0 && most[1] > 0 || w.Memory > 0 && most[2] > 0
+	w := &src.want
+	switch s.want.kind {
+	case wantAll:
+		return most[0] >= w[0] && most[1] >= w[1] && most[2] >= w[2] && most[3] >= w[3]
+	case wantSome:
+		return src.loose || w[0] > 0 && most[0] > 0 || w[1] > 0 && most[1] > 0 || w[2] > 0 && most[2] > 0 || w[3] > 0 && most[3] > 0
 	}
 	return true
 }
 
-// next returns the best task not seen yet. spent tells whether the search gave
-// up because so many were looked at in vain that a scan is as good.
-func (s *search) next() (*entry, Candidate, bool) {
+// next returns the best task not seen yet; or, when deciding, the best agent, by
+// the task that is worth the least.
+func (s *search) next() (*Agent, Candidate, bool) {
 	for len(s.heap) > 0 {
 		o := s.pop()
-		if o.sub != nil {
+		switch {
+		case o.fork != nil:
+			s.branch(&o)
+			continue
+		case o.sub != nil:
 			s.expand(&o)
 			continue
 		}
 		src := &s.sources[o.source]
-		if s.deciding {
-			if s.n.taken[o.e.agent.ID] {
-				s.vain()
-				continue
-			}
-			g := &o.e.agent.Gives
-			switch s.want.kind {
-			case wantAll:
-				if len(s.want.Other) > 0 && !g.Covers(s.want.Resources) {
-					s.vain()
-					continue
-				}
-			case wantSome:
-				if !g.Intersects(s.want.Resources) {
-					s.vain()
-					continue
-				}
-			}
-		}
-		if src.all && o.e.pool == s.n.Pool {
-			s.vain()
+		e := o.e
+		if src.all && e.inPool.in.apart || s.deciding && s.n.taken[e.agent.ID] {
 			continue
 		}
-		if v, safe := s.x.core.judge(s.n, o.e.task, o.e.pool); safe == "" {
-			if src.vague && v.Score < o.score {
-				o.score = v.Score
-				s.push(o)
+		if src.group.seat {
+			var tally Tally
+			v, ok := s.c.seat(s.n, e.agent.ID, s.cluster, &tally)
+			if !ok {
 				continue
 			}
-			return o.e, v, true
+			if !o.settled {
+				s.push(open{score: v.least.Score, priority: v.least.Priority, start: v.least.Start, source: o.source, settled: true,
+					e: &entry{task: s.c.tasks[v.least.Task], agent: e.agent, inPool: e.inPool}})
+				continue
+			}
+			return e.agent, v.least, true
 		}
-		s.vain()
+		v, safe := s.c.judge(s.n, e.task, e.task.Pool)
+		if safe != "" {
+			continue
+		}
+		if src.vague && v.Score < o.score {
+			o.score = v.Score
+			s.push(o)
+			continue
+		}
+		return e.agent, v, true
 	}
 	return nil, Candidate{}, false
 }
 
-func (s *search) vain() {
-	if s.left--; s.left < 0 {
-		s.heap, s.spent = s.heap[:0], true
+// branch opens a fork.
+func (s *search) branch(o *open) {
+	f := o.fork
+	if f.cell != nil {
+		s.expand(&open{sub: f.cell.root.sub, source: o.source})
+		return
+	}
+	for _, f := range [2]*fork{f.lo, f.hi} {
+		if p, ok := s.judge(o.source, &f.sum); ok {
+			p.fork = f
+			s.push(p)
+		}
 	}
 }
 
 func (s *search) expand(o *open) {
+	src := &s.sources[o.source]
 	for i := range o.sub.kids {
 		k := &o.sub.kids[i]
-		if k.priority > s.sources[o.source].highest {
+		if k.priority > src.highest {
 			return
 		}
-		if p, ok := s.judge(o.source, k.priority, k.start, k.end, &k.most); ok {
-			p.sub, p.e = k.sub, k.e
+		if i+1 < len(o.sub.kids) && o.sub.kids[i+1].priority <= src.above {
+			continue
+		}
+		if p, ok := s.judge(o.source, k); ok {
+			p.sub = k.sub
 			s.push(p)
 		}
 	}
 	for i := range o.sub.items {
 		it := &o.sub.items[i]
-		if it.priority > s.sources[o.source].highest {
+		if it.priority > src.highest {
 			return
 		}
-		if p, ok := s.judge(o.source, it.priority, it.start, it.end, &it.gives); ok {
-			p.e = it.e
+		if p, ok := s.judgeItem(o.source, it); ok {
 			s.push(p)
 		}
 	}
@@ -272,69 +433,7 @@ func (o *open) before(p *open) bool {
 	case o.e != p.e:
 		return compareKeys(0, 0, o.e, 0, 0, p.e) < 0
 	}
-	return o.sub != nil && p.sub == nil
+	return o.closed() && !p.closed()
 }
 
-func (s *search) push(o open) {
-	s.heap = append(s.heap, o)
-	h, i := s.heap, len(s.heap)-1
-	for i > 0 {
-		up := (i - 1) / 2
-		if !o.before(&h[up]) {
-			break
-		}
-		h[i] = h[up]
-		i = up
-	}
-	h[i] = o
-}
-
-func (s *search) pop() open {
-	top := s.heap[0]
-	last := len(s.heap) - 1
-	s.heap[0] = s.heap[last]
-	s.heap[last] = open{}
-	s.heap = s.heap[:last]
-	if last > 0 {
-		s.down(0)
-	}
-	return top
-}
-
-func (s *search) down(i int) {
-	h := s.heap
-	o := h[i]
-	for {
-		kid := 2*i + 1
-		if kid >= len(h) {
-			break
-		}
-		if kid+1 < len(h) && h[kid+1].before(&h[kid]) {
-			kid++
-		}
-		if !h[kid].before(&o) {
-			break
-		}
-		h[i] = h[kid]
-		i = kid
-	}
-	h[i] = o
-}
-
-// candidates is Candidates by the index, with a limit; false when a scan is as good.
-func (x *index) candidates(n *newcomer, limit int) ([]Candidate, bool) {
-	out := make([]Candidate, 0, min(limit, len(x.entries)))
-	s := x.begin(n, false, "", want{})
-	for len(out) < limit {
-		_, v, ok := s.next()
-		if !ok {
-			break
-		}
-		v.AgentName = x.core.agentName(v.Agent)
-		out = append(out, v)
-	}
-	if len(out) == 0 {
-		out = nil
-	}
-	return out, !s.spent
-}
+func (o *open) closed() bool { return o.fork != nil || o.sub != nil }

@@ -16,14 +16,14 @@ func TestTreeIsASortedList(t *testing.T) {
 	for step := range 60_000 {
 		growing := step%20_000 < 11_000
 		if len(items) == 0 || (r.IntN(10) < 8) == growing {
-			e := &entry{name: "same"}
-			binary.BigEndian.PutUint32(e.id[:], uint32(step))
-			it := item{priority: Milli(r.IntN(50)), start: Time(r.IntN(20)), end: Time(r.IntN(1000)), gives: shape{r.Int64N(5), r.Int64N(9)}, e: e}
+			e := &entry{task: &Task{Name: "same"}}
+			binary.BigEndian.PutUint32(e.task.ID[:], uint32(step))
+			it := item{priority: Milli(r.IntN(50)), start: Time(r.IntN(20)), end: Time(r.IntN(1000)), gives: shape{r.Int32N(5), r.Int32N(9)}, e: e}
 			items = append(items, it)
-			tree.insert(it)
+			tree.insert(&it, 100)
 		} else {
 			i := r.IntN(len(items))
-			tree.remove(items[i])
+			tree.remove(&items[i], 100)
 			items[i] = items[len(items)-1]
 			items = items[:len(items)-1]
 		}
@@ -36,7 +36,7 @@ func TestTreeIsASortedList(t *testing.T) {
 				t.Fatalf("after %d steps it holds %d, should hold %d", step, len(got), len(want))
 			}
 			checkBranch(t, &tree.root)
-			built := treeOf(want)
+			built := treeOf(want, 100)
 			checkBranch(t, &built.root)
 		}
 	}
@@ -47,7 +47,7 @@ func checkBranch(t *testing.T, b *branch) {
 		return
 	}
 	said := *b
-	if got := b.sub.summary(); got != said {
+	if got := b.sub.summary(100); got != said {
 		t.Fatalf("says %+v, is %+v", said, got)
 	}
 	if len(b.sub.items) > leafSize || len(b.sub.kids) > innerSize {
