@@ -306,9 +306,8 @@ func (s *starter) finish(b *book) {
 			b.index(r)
 		}
 	}
-	now := sched.Time(s.lane.now().UnixMilli())
 	for _, space := range b.spaces {
-		space.core.Build(now)
+		space.core.Build()
 	}
 	close(s.done)
 	s.lane.unpark()

@@ -138,14 +138,6 @@ func (a *WhatIfAnswer) begin(s *space, draft *sched.Policy) {
 	}
 }
 
-// under asks a core as if another policy were active.
-func under(c *sched.Core, p sched.Policy, ask func()) {
-	active := c.Policy()
-	c.SetPolicy(p)
-	defer c.SetPolicy(active)
-	ask()
-}
-
 func (l *Ledger) suppose(ctx context.Context, ns string, w WhatIf, draft *sched.Policy, out *WhatIfAnswer) error {
 	if w.Task.Labels != nil {
 		if err := cleanLabels(*w.Task.Labels); err != nil {
@@ -163,9 +155,9 @@ func (l *Ledger) suppose(ctx context.Context, ns string, w WhatIf, draft *sched.
 		out.begin(s, draft)
 		out.Task = &in
 		now := sched.Time(l.now().UnixMilli())
-		out.Active = s.judge(in, now, w.Limit)
+		out.Active = s.judge(s.core, in, now, w.Limit)
 		if draft != nil {
-			under(s.core, *draft, func() { out.Draft = s.judge(in, now, w.Limit) })
+			out.Draft = s.judge(s.core.Under(*draft), in, now, w.Limit)
 		}
 	})
 	if err != nil {
@@ -210,8 +202,8 @@ func (r *row) incoming() sched.Incoming {
 	return sched.Incoming{ID: r.uid, Name: r.taskID, Pool: r.poolName, Priority: r.priority, Labels: r.labels, Request: r.request, PreemptedBy: r.preemptedBy}
 }
 
-// judge is what the core says of a newcomer, about a bounded number of tasks.
-func (s *space) judge(in sched.Incoming, now sched.Time, limit int) *Judgement {
+// judge is what a core says of a newcomer, about a bounded number of tasks.
+func (s *space) judge(core *sched.Core, in sched.Incoming, now sched.Time, limit int) *Judgement {
 	j := &Judgement{Safe: map[sched.Safe]int{}}
 	seen := map[sched.ID]bool{}
 	var ids []sched.ID
@@ -222,7 +214,7 @@ func (s *space) judge(in sched.Incoming, now sched.Time, limit int) *Judgement {
 		}
 	}
 	if !in.Request.IsZero() {
-		d := s.core.Decide(in, now)
+		d := core.Decide(in, now)
 		j.Decision = &d
 		for _, v := range d.Victims {
 			for _, t := range v.Tasks {
@@ -230,11 +222,11 @@ func (s *space) judge(in sched.Incoming, now sched.Time, limit int) *Judgement {
 			}
 		}
 	}
-	for _, c := range s.core.Candidates(in, now, limit) {
+	for _, c := range core.Candidates(in, now, limit) {
 		add(c.Task)
 	}
 	s.sample(in.Pool, add, func() bool { return len(ids) >= mostJudged })
-	all := s.core.ExplainTasks(in, ids, now)
+	all := core.ExplainTasks(in, ids, now)
 	var safe []sched.Verdict
 	for _, v := range all {
 		switch {
@@ -327,7 +319,7 @@ func (l *Ledger) supposeDraft(ctx context.Context, ns string, draft sched.Policy
 		now := sched.Time(l.now().UnixMilli())
 		e := QueueEffect{UID: r.uid, TaskID: r.taskID, Pool: r.poolName, Priority: r.priority, Position: r.pool.line.Position(r.uid),
 			Active: r.space.core.Decide(r.incoming(), now)}
-		under(r.space.core, draft, func() { e.Draft = r.space.core.Decide(r.incoming(), now) })
+		e.Draft = r.space.core.Under(draft).Decide(r.incoming(), now)
 		e.Changed = decidesDifferently(e.Active, e.Draft)
 		out.Queue = append(out.Queue, e)
 	})
@@ -421,19 +413,17 @@ func (l *Ledger) exposure(ctx context.Context, ns string, draft sched.Policy, pr
 			before[v.Task] = v
 			judged[v.Task] = true
 		}
-		under(s.core, draft, func() {
-			for _, v := range s.core.ExplainTasks(in, running, now) {
-				was := before[v.Task]
-				if was.Eligible == v.Eligible {
-					continue
-				}
-				k := key{v.Task, v.Eligible}
-				if found[k] == nil {
-					found[k] = &ExposedTask{TaskID: v.TaskName, Pool: v.Pool, Priority: v.Priority, Takeable: v.Eligible, By: in.Name, ByPool: in.Pool, Active: was.Message, Draft: v.Message}
-				}
-				found[k].ByCount++
+		for _, v := range s.core.Under(draft).ExplainTasks(in, running, now) {
+			was := before[v.Task]
+			if was.Eligible == v.Eligible {
+				continue
 			}
-		})
+			k := key{v.Task, v.Eligible}
+			if found[k] == nil {
+				found[k] = &ExposedTask{TaskID: v.TaskName, Pool: v.Pool, Priority: v.Priority, Takeable: v.Eligible, By: in.Name, ByPool: in.Pool, Active: was.Message, Draft: v.Message}
+			}
+			found[k].ByCount++
+		}
 	})
 	out.Judged, out.Profiles = len(judged), len(profiles)
 	for _, x := range found {

@@ -1,9 +1,11 @@
 package sched
 
 import (
+	"bytes"
 	"cmp"
 	"fmt"
 	"slices"
+	"strings"
 )
 
 // Verdict is what the core thinks of one live task when another asks for room.
@@ -17,16 +19,24 @@ type Verdict struct {
 	Message  string // the same as a sentence, and what would have to change
 }
 
-// Explain judges every live task: the eligible ones best first, as Candidates
-// or, when resources are asked for, as Decide sees them; then the safe ones,
-// lowest priority first. A limit of 0 or less means all.
+// Explain judges live tasks: the eligible ones best first, as Candidates or, when
+// resources are asked for, as Decide sees them; then the safe ones, lowest
+// priority first, those that began last before others. A limit of 0 or less means
+// all; with one, only little more is looked at than is returned.
 func (c *Core) Explain(in Incoming, now Time, limit int) []Verdict {
 	n, taken := c.asking(in, now)
-	out := make([]Verdict, 0, len(c.tasks))
-	for _, t := range c.tasks {
-		out = append(out, c.verdict(n, t, taken))
+	var out []Verdict
+	if x := c.ready(); x != nil && limit > 0 {
+		for _, t := range x.best(n, limit) {
+			out = append(out, c.verdict(n, t, taken))
+		}
+	} else {
+		out = make([]Verdict, 0, len(c.tasks))
+		for _, t := range c.tasks {
+			out = append(out, c.verdict(n, t, taken))
+		}
 	}
-	sortVerdicts(out)
+	c.sortVerdicts(n, out)
 	if limit > 0 && len(out) > limit {
 		out = out[:limit]
 	}
@@ -42,24 +52,46 @@ func (c *Core) ExplainTasks(in Incoming, tasks []ID, now Time) []Verdict {
 			out = append(out, c.verdict(n, t, taken))
 		}
 	}
-	sortVerdicts(out)
+	c.sortVerdicts(n, out)
 	return out
 }
 
-// sortVerdicts puts the eligible first, best first, then the safe, lowest priority first.
-func sortVerdicts(all []Verdict) {
+// sortVerdicts puts the eligible first, best first, then the safe, lowest priority
+// first. Where resources count, tasks on one agent come together: it is worth what
+// the least of them is.
+func (c *Core) sortVerdicts(n *newcomer, all []Verdict) {
+	least := map[ID]*Candidate{}
+	for i := range all {
+		if v := &all[i]; v.Eligible && !n.Request.IsZero() && len(c.on[v.Agent]) > 1 && (least[v.Agent] == nil || v.compare(least[v.Agent]) > 0) {
+			least[v.Agent] = &v.Candidate
+		}
+	}
+	for agent, v := range least {
+		of := *v
+		least[agent] = &of
+	}
+	worth := func(v *Verdict) *Candidate {
+		if of := least[v.Agent]; of != nil {
+			return of
+		}
+		return &v.Candidate
+	}
 	slices.SortFunc(all, func(a, b Verdict) int {
-		if a.Eligible != b.Eligible {
-			if a.Eligible {
-				return -1
-			}
+		switch {
+		case a.Eligible && b.Eligible:
+			return cmp.Or(worth(&a).compare(worth(&b)), a.compare(&b.Candidate))
+		case a.Eligible:
+			return -1
+		case b.Eligible:
 			return 1
 		}
-		if !a.Eligible && a.Priority != b.Priority {
-			return cmp.Compare(a.Priority, b.Priority)
-		}
-		return a.compare(&b.Candidate)
+		return c.tasks[a.Task].compare(c.tasks[b.Task])
 	})
+}
+
+// compare orders tasks as trees hold them.
+func (t *Task) compare(o *Task) int {
+	return cmp.Or(cmp.Compare(t.Priority, o.Priority), cmp.Compare(o.Start, t.Start), strings.Compare(t.Name, o.Name), bytes.Compare(t.ID[:], o.ID[:]))
 }
 
 // ExplainTask is Explain for one live task; false when there is none of that id.

@@ -251,17 +251,50 @@ func (h *history) ask(t interface{ Fatalf(string, ...any) }) {
 		outcome += " by quota"
 	}
 	h.outcomes[outcome]++
-	if got.Refusal.Uncounted { // says less, nothing else
-		want.Refusal.Message, got.Refusal.Message = "", ""
-		want.Refusal.Tally = Tally{Considered: want.Refusal.Considered, Uncounted: true}
-	}
+	uncounted(&got, &want)
 	if !reflect.DeepEqual(got, want) {
 		t.Fatalf("after %d tasks, the index says\n%+v\nthe scan says\n%+v\nfor %+v", h.next, got, want, in)
 	}
 }
 
+// draft asks under another policy, without disturbing the one in force.
+func (h *history) draft(t interface{ Fatalf(string, ...any) }) {
+	p, in := h.policy(h.policy(h.fast.Policy())), h.incoming()
+	view := h.fast.Under(p)
+	slow := h.slow.Under(p)
+	got, want := view.Decide(in, h.now), slow.Decide(in, h.now)
+	uncounted(&got, &want)
+	if !reflect.DeepEqual(got, want) {
+		t.Fatalf("the index says\n%+v\nthe scan says\n%+v\nfor %+v under %+v", got, want, in, p)
+	}
+	if got, want := view.Candidates(in, h.now, 7), slow.Candidates(in, h.now, 7); !reflect.DeepEqual(got, want) {
+		t.Fatalf("the index says\n%+v\nthe scan says\n%+v\nfor %+v under %+v", got, want, in, p)
+	}
+}
+
+func (h *history) explain(t interface{ Fatalf(string, ...any) }) {
+	in, limit := h.incoming(), 1+h.IntN(60)
+	if h.IntN(2) == 0 {
+		in.Request = Resources{}
+	}
+	got, want := h.fast.Explain(in, h.now, limit), h.slow.Explain(in, h.now, limit)
+	for i := range max(len(got), len(want)) {
+		if i >= len(got) || i >= len(want) || !reflect.DeepEqual(got[i], want[i]) {
+			t.Fatalf("verdict %d of %d and %d: the index says\n%+v\nthe scan says\n%+v\nfor %+v", i, len(got), len(want), got[i:min(i+1, len(got))], want[i:min(i+1, len(want))], in)
+		}
+	}
+}
+
+// uncounted makes an answer of the scan say as little as one of the index.
+func uncounted(got, want *Decision) {
+	if got.Refusal.Uncounted {
+		want.Refusal.Message, got.Refusal.Message = "", ""
+		want.Refusal.Tally = Tally{Considered: want.Refusal.Considered, Uncounted: true}
+	}
+}
+
 func (h *history) rush() { // many changes at once
-	for range 20 + h.IntN(300) {
+	for range 20 + h.IntN(40)*h.IntN(8) {
 		h.change()
 	}
 }
@@ -271,6 +304,12 @@ func (h *history) check(t interface{ Fatalf(string, ...any) }) {
 		h.rush()
 		for range 5 {
 			h.ask(t)
+			if h.IntN(3) == 0 {
+				h.draft(t)
+			}
+			if h.IntN(4) == 0 {
+				h.explain(t)
+			}
 			h.change()
 		}
 	}

@@ -1,6 +1,9 @@
 package sched
 
-import "slices"
+import (
+	"container/heap"
+	"slices"
+)
 
 // candidates is Candidates by the index, with a limit.
 func (x *index) candidates(n *newcomer, limit int) []Candidate {
@@ -16,6 +19,40 @@ func (x *index) candidates(n *newcomer, limit int) []Candidate {
 		}
 		v.AgentName = n.core.agentName(v.Agent)
 		out = append(out, v)
+	}
+	return out
+}
+
+// best are the tasks that come first in an explanation: so many that may be
+// taken, and so many of all that have the lowest priorities.
+func (x *index) best(n *newcomer, limit int) []*Task {
+	c := n.core
+	found := map[ID]bool{}
+	var out []*Task
+	add := func(t *Task) {
+		if !found[t.ID] {
+			found[t.ID] = true
+			out = append(out, t)
+		}
+	}
+	s := x.begin(n, !n.Request.IsZero(), c.pools[n.Pool].Cluster, want{})
+	for len(out) < limit {
+		a, v, ok := s.next()
+		if !ok {
+			break
+		}
+		if !s.deciding {
+			add(c.tasks[v.Task])
+			continue
+		}
+		for _, t := range c.on[a.ID] {
+			add(t)
+		}
+	}
+	if len(out) < limit { // all that may be taken are there; the others are safe
+		for _, t := range x.lowest(limit + len(out)) {
+			add(t)
+		}
 	}
 	return out
 }
@@ -137,4 +174,58 @@ func (x *index) several(n *newcomer, cluster string, p *problem) (chosen []seat,
 		nodes.consider(lack, p.request)
 	}
 	return nil, nodes.lack, some
+}
+
+// lowest are so many tasks of the lowest priorities, in no particular order.
+func (x *index) lowest(most int) []*Task {
+	var h lowestFirst
+	for _, f := range x.pools {
+		for _, g := range f.list {
+			if !g.seat {
+				h = append(h, lowBranch{e: g.top.sum.e, fork: &g.top})
+			}
+		}
+	}
+	heap.Init(&h)
+	var out []*Task
+	for len(h) > 0 && len(out) < most {
+		b := heap.Pop(&h).(lowBranch)
+		switch {
+		case b.fork != nil && b.fork.cell == nil:
+			heap.Push(&h, lowBranch{e: b.fork.lo.sum.e, fork: b.fork.lo})
+			heap.Push(&h, lowBranch{e: b.fork.hi.sum.e, fork: b.fork.hi})
+		case b.fork != nil:
+			heap.Push(&h, lowBranch{e: b.e, sub: b.fork.cell.root.sub})
+		case b.sub != nil:
+			for i := range b.sub.kids {
+				heap.Push(&h, lowBranch{e: b.sub.kids[i].e, sub: b.sub.kids[i].sub})
+			}
+			for i := range b.sub.items {
+				heap.Push(&h, lowBranch{e: b.sub.items[i].e})
+			}
+		default:
+			out = append(out, b.e.task)
+		}
+	}
+	return out
+}
+
+// lowBranch is a subtree by its first task, or a task.
+type lowBranch struct {
+	e    *entry
+	fork *fork
+	sub  *block
+}
+
+type lowestFirst []lowBranch
+
+func (h lowestFirst) Len() int           { return len(h) }
+func (h lowestFirst) Less(i, j int) bool { return h[i].e.task.compare(h[j].e.task) < 0 }
+func (h lowestFirst) Swap(i, j int)      { h[i], h[j] = h[j], h[i] }
+func (h *lowestFirst) Push(v any)        { *h = append(*h, v.(lowBranch)) }
+func (h *lowestFirst) Pop() any {
+	old := *h
+	v := old[len(old)-1]
+	*h = old[:len(old)-1]
+	return v
 }

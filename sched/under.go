@@ -1,39 +1,21 @@
 package sched
 
-// Draft answers questions as if another policy were in force. It sees the live
-// state as it is at each question, changes nothing and needs no copy: thresholds,
-// switches, limits and protected pools cost nothing; another weight of remaining
-// time, or label rules that speak of values the live policy does not know, make
-// the index look at more than it would otherwise, but never at everything once
-// for each question in turn. It belongs to the goroutine that owns its core.
-type Draft struct{ core Core }
-
-// Under returns the core under a draft of a policy, which must be valid.
-func (c *Core) Under(p Policy) *Draft {
-	d := &Draft{core: *c}
-	d.core.live = c
-	d.core.policy, d.core.rules = p, compile(p)
-	d.core.spots = nil
-	return d
-}
-
-// Decide is Core.Decide under the draft.
-func (d *Draft) Decide(in Incoming, now Time) Decision { return d.core.Decide(in, now) }
-
-// DecideGang is Core.DecideGang under the draft.
-func (d *Draft) DecideGang(in []Incoming, now Time) Gang { return d.core.DecideGang(in, now) }
-
-// Candidates is Core.Candidates under the draft.
-func (d *Draft) Candidates(in Incoming, now Time, limit int) []Candidate {
-	return d.core.Candidates(in, now, limit)
-}
-
-// Explain is Core.Explain under the draft.
-func (d *Draft) Explain(in Incoming, now Time, limit int) []Verdict {
-	return d.core.Explain(in, now, limit)
-}
-
-// ExplainTask is Core.ExplainTask under the draft.
-func (d *Draft) ExplainTask(in Incoming, task ID, now Time) (Verdict, bool) {
-	return d.core.ExplainTask(in, task, now)
+// Under returns a view of the core in which another policy is in force; it must
+// be valid. Ask the view whatever a core can be asked, but put nothing into it:
+// it shares all of the live state, sees what is put into the core, and changes
+// neither the core nor its index. Like the core it belongs to one goroutine.
+//
+// Making a view costs next to nothing, and answers through it are exact. They
+// come as quickly as the core's own under other thresholds, switches, limits and
+// protected pools. With another weight of remaining time, or label rules that
+// speak of values the policy in force does not, the index knows less about what
+// lies where, and more has to be looked at: at worst each task once.
+func (c *Core) Under(p Policy) *Core {
+	view := *c
+	if view.live == nil {
+		view.live = c
+	}
+	view.policy, view.rules = p, compile(p)
+	view.index, view.spots = nil, nil
+	return &view
 }
