@@ -55,7 +55,9 @@ func (b *book) fill(rd reading, pools map[int64]*pool) {
 			continue
 		}
 		p.cluster, p.labels, p.targets, p.version = row.Cluster, labelsOf(row.Labels), int(row.TargetAgents), row.Version
+		was := p.maxRuntime
 		p.maxRuntime, p.hold = ms(row.MaxRuntimeMs), hold{row.Hold, row.HoldReason, row.HoldActor, orZero(row.HeldAt), orZero(row.DrainUntil)}
+		b.redate(p, was) // its rows may have been there first
 		p.line.SetAgeing(p.space.core.Policy().AgeingWeight)
 		p.names, p.loans, p.recent, p.loaded = nil, nil, nil, true
 		p.capacity, p.reserved, p.used, p.borrowed, p.lent = sched.Resources{}, sched.Resources{}, sched.Resources{}, sched.Resources{}, sched.Resources{}
