@@ -336,7 +336,7 @@ func (p *placing) useful(cluster string) []*Node {
 	}
 	var out []*Node
 	for _, node := range all {
-		if freed[node.ID] || slices.ContainsFunc(p.asks, node.Room.Covers) {
+		if !node.Held && (freed[node.ID] || slices.ContainsFunc(p.asks, node.Room.Covers)) {
 			out = append(out, node)
 		}
 	}
