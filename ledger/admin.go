@@ -299,19 +299,8 @@ func (l *Ledger) PolicyVersion(ctx context.Context, ns string, n int) (PolicyVer
 
 // PolicyVersions lists the versions, latest first.
 func (l *Ledger) PolicyVersions(ctx context.Context, ns string, limit int) ([]PolicyVersion, error) {
-	rows, err := l.q.PolicyHistory(ctx, dbgen.PolicyHistoryParams{Namespace: ns, RowLimit: int32(pageSize(limit))})
-	if err != nil {
-		return nil, l.lane.outward(err)
-	}
-	out := make([]PolicyVersion, 0, len(rows))
-	for _, r := range rows {
-		v, err := policyVersionOf(r)
-		if err != nil {
-			return nil, err
-		}
-		out = append(out, v)
-	}
-	return out, nil
+	page, err := l.PolicyPage(ctx, ns, "", limit)
+	return page.Items, err
 }
 
 // PolicyChange is a new policy: a whole one, or a patch that replaces the fields it has.

@@ -2,7 +2,6 @@ package ledger
 
 import (
 	"context"
-	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -179,13 +178,13 @@ func pageSize(n int) int {
 
 // Counts gives how many live tasks are in each state.
 func (l *Ledger) Counts(ctx context.Context, ns string) (map[State]int, error) {
-	rows, err := l.q.CountTasks(ctx, ns)
+	rows, err := l.q.CountByPool(ctx, ns)
 	if err != nil {
 		return nil, l.lane.outward(err)
 	}
 	out := map[State]int{}
 	for _, r := range rows {
-		out[State(r.State)] = int(r.N)
+		out[State(r.State)] += int(r.N)
 	}
 	return out, nil
 }
@@ -318,30 +317,7 @@ func agentOf(t dbgen.Task, ns string) Agent {
 
 // Agents lists live agents by name.
 func (l *Ledger) Agents(ctx context.Context, ns string, limit int, cursor string) (Page[Agent], error) {
-	limit = pageSize(limit)
-	after := ""
-	if cursor != "" {
-		b, err := base64.RawURLEncoding.DecodeString(cursor)
-		if err != nil {
-			return Page[Agent]{}, invalid("cursor", "is not one that a list gave: start without one")
-		}
-		after = string(b)
-	}
-	rows, err := l.q.ListAgents(ctx, dbgen.ListAgentsParams{Namespace: ns, After: after, RowLimit: int32(limit + 1)})
-	if err != nil {
-		return Page[Agent]{}, l.lane.outward(err)
-	}
-	var out Page[Agent]
-	var names []string
-	for i, t := range rows {
-		if i == limit {
-			out.Next = base64.RawURLEncoding.EncodeToString([]byte(out.Items[limit-1].Name))
-			break
-		}
-		out.Items = append(out.Items, agentOf(t, ns))
-		names = append(names, t.AgentName)
-	}
-	return out, l.tasksOn(ctx, ns, out.Items, names)
+	return l.agents(ctx, ns, AgentFilter{Limit: limit, Cursor: cursor})
 }
 
 func (l *Ledger) tasksOn(ctx context.Context, ns string, agents []Agent, names []string) error {

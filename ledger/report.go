@@ -196,13 +196,14 @@ type TaskReport struct {
 
 // TaskReport reads a task by its id, or by its uid.
 func (l *Ledger) TaskReport(ctx context.Context, ns, ref string) (TaskReport, error) {
-	var row dbgen.Task
 	found, err := l.q.TaskByID(ctx, dbgen.TaskByIDParams{Namespace: ns, TaskID: &ref})
-	row = found.Task
+	row := found.Task
 	if id, bad := uuid.Parse(ref); errors.Is(err, pgx.ErrNoRows) && bad == nil {
-		var byUID dbgen.ViewTaskByUIDRow
-		byUID, err = l.q.ViewTaskByUID(ctx, dbgen.ViewTaskByUIDParams{Namespace: ns, Uid: pgUUID(sched.ID(id))})
-		row = byUID.Task
+		var byUID dbgen.TaskByUIDRow
+		byUID, err = l.q.TaskByUID(ctx, pgUUID(sched.ID(id)))
+		if row = byUID.Task; err == nil && (byUID.Namespace != ns || row.Kind == string(KindAgent)) {
+			err = pgx.ErrNoRows
+		}
 	}
 	if errors.Is(err, pgx.ErrNoRows) {
 		return TaskReport{}, refuse(ErrUnknownTask, "there is no task %q in namespace %q", ref, ns)
@@ -231,18 +232,27 @@ func (l *Ledger) TaskReport(ctx context.Context, ns, ref string) (TaskReport, er
 	for _, e := range events {
 		out.Events = append(out.Events, eventOf(e, ns))
 	}
-	ids, err := l.q.ViewPreemptionsOf(ctx, dbgen.ViewPreemptionsOfParams{Namespace: ns, Uid: row.Uid, Since: row.SubmittedAt})
+	ids, err := l.q.ViewPreemptionsOf(ctx, pgUUID(out.UID))
 	if err != nil {
 		return out, l.readError(err)
 	}
-	if len(ids) > 0 {
-		rows, err := l.q.ViewPreemptionsByID(ctx, ids)
-		if err != nil {
-			return out, l.readError(err)
-		}
-		for _, r := range rows {
-			out.Handovers = append(out.Handovers, handoverOf(dbgen.ViewPreemptionsRow(r), ns))
-		}
+	if len(ids) == 0 {
+		return out, nil
+	}
+	out.Handovers, err = l.handovers(ctx, ns, ids)
+	return out, err
+}
+
+// handovers reads preemptions by their ids, which are sorted, latest first, with the
+// sizes of what was saved.
+func (l *Ledger) handovers(ctx context.Context, ns string, ids []int64) ([]Preemption, error) {
+	rows, err := l.q.ViewPreemptions(ctx, dbgen.ViewPreemptionsParams{Namespace: ns, Ids: ids, Before: ids[0] + 1, Sizes: true, RowLimit: int32(len(ids))})
+	if err != nil {
+		return nil, l.readError(err)
+	}
+	out := make([]Preemption, len(rows))
+	for i, r := range rows {
+		out[i] = handoverOf(r, ns)
 	}
 	return out, nil
 }
@@ -270,22 +280,27 @@ type AgentFilter struct {
 
 // FindAgents lists live agents by name, and counts them all.
 func (l *Ledger) FindAgents(ctx context.Context, ns string, f AgentFilter) (Page[Agent], int, error) {
+	n, err := l.q.ViewCountAgents(ctx, dbgen.ViewCountAgentsParams{Namespace: ns, Pool: f.Pool, Txt: f.Text})
+	if err != nil {
+		return Page[Agent]{}, 0, l.readError(err)
+	}
+	page, err := l.agents(ctx, ns, f)
+	return page, int(n), err
+}
+
+func (l *Ledger) agents(ctx context.Context, ns string, f AgentFilter) (Page[Agent], error) {
 	limit := pageSize(f.Limit)
 	after := ""
 	if f.Cursor != "" {
 		b, err := base64.RawURLEncoding.DecodeString(f.Cursor)
 		if err != nil {
-			return Page[Agent]{}, 0, invalid("cursor", "is not one that a list gave: start without one")
+			return Page[Agent]{}, invalid("cursor", "is not one that a list gave: start without one")
 		}
 		after = string(b)
 	}
 	rows, err := l.q.ViewAgents(ctx, dbgen.ViewAgentsParams{Namespace: ns, After: after, Pool: f.Pool, Txt: f.Text, RowLimit: int32(limit + 1)})
 	if err != nil {
-		return Page[Agent]{}, 0, l.readError(err)
-	}
-	n, err := l.q.ViewCountAgents(ctx, dbgen.ViewCountAgentsParams{Namespace: ns, Pool: f.Pool, Txt: f.Text})
-	if err != nil {
-		return Page[Agent]{}, 0, l.readError(err)
+		return Page[Agent]{}, l.readError(err)
 	}
 	var out Page[Agent]
 	var names []string
@@ -295,14 +310,15 @@ func (l *Ledger) FindAgents(ctx context.Context, ns string, f AgentFilter) (Page
 			break
 		}
 		a := Agent{UID: t.Uid.Bytes, Name: t.AgentName, Namespace: ns, Pool: t.PoolName, State: State(t.State), Labels: labelsOf(t.Labels), Node: t.NodeID,
-			PID: int(t.Pid), CreatedAt: t.SubmittedAt, ReadyAt: orZero(t.StartedAt), Code: t.Code, Reason: t.Reason, ActorClass: t.Class}
+			ActorName: t.ActorName, RayNS: t.RayNamespace, ActorID: t.ActorID, PID: int(t.Pid), CreatedAt: t.SubmittedAt, ReadyAt: orZero(t.StartedAt),
+			Code: t.Code, Reason: t.Reason, ActorClass: t.Class}
 		if err := a.Request.UnmarshalJSON(t.Request); err != nil {
-			return out, 0, err
+			return out, err
 		}
 		out.Items = append(out.Items, a)
 		names = append(names, t.AgentName)
 	}
-	return out, int(n), l.tasksOn(ctx, ns, out.Items, names)
+	return out, l.tasksOn(ctx, ns, out.Items, names)
 }
 
 // PreemptionFilter narrows the history of preemptions. Zero fields do not narrow.
@@ -322,7 +338,7 @@ func (l *Ledger) FindPreemptions(ctx context.Context, ns string, f PreemptionFil
 	if err != nil {
 		return Page[Preemption]{}, 0, err
 	}
-	rows, err := l.q.ViewPreemptions(ctx, dbgen.ViewPreemptionsParams{Namespace: ns, Before: before, Reason: f.Reason, Pool: f.Pool, Task: f.Task, RowLimit: int32(limit + 1)})
+	rows, err := l.q.ViewPreemptions(ctx, dbgen.ViewPreemptionsParams{Namespace: ns, Ids: []int64{}, Before: before, Reason: f.Reason, Pool: f.Pool, Task: f.Task, RowLimit: int32(limit + 1)})
 	if err != nil {
 		return Page[Preemption]{}, 0, l.readError(err)
 	}
@@ -362,14 +378,14 @@ type PreemptionReport struct {
 
 // PreemptionReport reads one preemption and both its sides.
 func (l *Ledger) PreemptionReport(ctx context.Context, ns string, id int64) (PreemptionReport, error) {
-	rows, err := l.q.ViewPreemptions(ctx, dbgen.ViewPreemptionsParams{Namespace: ns, ID: id, Sizes: true, RowLimit: 1})
+	found, err := l.handovers(ctx, ns, []int64{id})
 	if err != nil {
-		return PreemptionReport{}, l.readError(err)
+		return PreemptionReport{}, err
 	}
-	if len(rows) == 0 {
+	if len(found) == 0 {
 		return PreemptionReport{}, refuse(ErrUnknown, "there is no preemption %d in namespace %q", id, ns)
 	}
-	out := PreemptionReport{Preemption: handoverOf(rows[0], ns)}
+	out := PreemptionReport{Preemption: found[0]}
 	side := func(uid sched.ID) (*TaskReport, error) {
 		t, err := l.TaskReport(ctx, ns, uuidString(uid))
 		if errors.Is(err, ErrUnknownTask) {
@@ -411,38 +427,63 @@ type TimedEvent struct {
 	Took time.Duration
 }
 
-// FindEvents lists events, newest first.
+// Looking for events ends after so many ids, once it took so long: what is rare, or in a
+// namespace that is quiet on a server that is not, may be far back.
+const (
+	eventWindow   = 100_000
+	eventPatience = 50 * time.Millisecond
+)
+
+// FindEvents lists events, newest first. A page may hold fewer than were asked for, even
+// none, and yet have a next one: what was looked at in time had no more.
 func (l *Ledger) FindEvents(ctx context.Context, ns string, f EventFilter) (Page[TimedEvent], error) {
+	var out Page[TimedEvent]
 	limit := pageSize(f.Limit)
 	before, err := numberCursor(f.Cursor)
 	if err != nil {
-		return Page[TimedEvent]{}, err
+		return out, err
 	}
-	p := dbgen.ViewEventsParams{Namespace: ns, Before: before, Pool: f.Pool, Types: f.Types, Uids: []pgtype.UUID{}, RowLimit: int32(limit + 1)}
+	p := dbgen.ViewEventsParams{Namespace: ns, Before: before, Pool: f.Pool, Types: f.Types, Uids: []pgtype.UUID{}}
 	if p.Types == nil {
 		p.Types = []string{}
 	}
 	if f.TaskID != "" {
 		p.ByTask = true
 		if p.Uids, err = l.q.TaskUIDs(ctx, dbgen.TaskUIDsParams{Namespace: ns, TaskID: &f.TaskID}); err != nil {
-			return Page[TimedEvent]{}, l.readError(err)
+			return out, l.readError(err)
 		}
 		if len(p.Uids) == 0 {
-			return Page[TimedEvent]{}, nil
+			return out, nil
 		}
 	}
-	rows, err := l.q.ViewEvents(ctx, p)
-	if err != nil {
-		return Page[TimedEvent]{}, l.readError(err)
+	if p.Before == 0 {
+		last, err := l.q.LastEventID(ctx)
+		if err != nil {
+			return out, l.readError(err)
+		}
+		p.Before = last + 1
 	}
-	var out Page[TimedEvent]
-	for i, e := range rows {
-		if i == limit {
-			out.Next = strconv.FormatInt(out.Items[limit-1].ID, 10)
+	for began := time.Now(); p.Before > 1; p.Before = p.After + 1 {
+		if len(out.Items) == limit || time.Since(began) > eventPatience {
+			out.Next = strconv.FormatInt(p.Before, 10)
 			break
 		}
-		out.Items = append(out.Items, TimedEvent{Took: e.At.Sub(e.Began), Event: Event{ID: e.ID, At: e.At, Namespace: ns, TaskUID: e.TaskUid.Bytes, TaskID: e.TaskID,
-			Pool: e.PoolName, Attempt: int(e.Attempt), Type: e.Type, Actor: e.Actor, Code: e.Code, Message: e.Message, Detail: e.Detail, PolicyVersion: int(e.PolicyVersion)}})
+		if p.After = max(0, p.Before-1-eventWindow); p.ByTask { // found by an index
+			p.After = 0
+		}
+		p.RowLimit = int32(limit + 1 - len(out.Items))
+		rows, err := l.q.ViewEvents(ctx, p)
+		if err != nil {
+			return out, l.readError(err)
+		}
+		for _, e := range rows {
+			if len(out.Items) == limit {
+				out.Next = strconv.FormatInt(out.Items[limit-1].ID, 10)
+				return out, nil
+			}
+			out.Items = append(out.Items, TimedEvent{Took: e.At.Sub(e.Began), Event: Event{ID: e.ID, At: e.At, Namespace: ns, TaskUID: e.TaskUid.Bytes, TaskID: e.TaskID,
+				Pool: e.PoolName, Attempt: int(e.Attempt), Type: e.Type, Actor: e.Actor, Code: e.Code, Message: e.Message, Detail: e.Detail, PolicyVersion: int(e.PolicyVersion)}})
+		}
 	}
 	return out, nil
 }

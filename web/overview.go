@@ -14,6 +14,7 @@ type Overview struct {
 	P50, P99                               time.Duration   // preemption decided → preemptor running, last 24 hours; 0: none
 	Phases                                 []Phase         // medians
 	GPULost, GPUUsed                       float64         // GPU-hours of the last 24 hours: run in attempts thrown away without saved state, and all; Used 0: unknown
+	Pending, GPUPending                    bool            // the figures of the day, or of the GPUs, are still being added up
 	Recent                                 []Event
 }
 

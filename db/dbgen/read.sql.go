@@ -150,36 +150,6 @@ func (q *Queries) CountByPool(ctx context.Context, namespace string) ([]CountByP
 	return items, nil
 }
 
-const countTasks = `-- name: CountTasks :many
-SELECT t.state, count(*) AS n FROM tasks t JOIN namespaces n ON n.id = t.namespace_id
-WHERE n.name = $1 AND t.kind <> 'agent' AND t.ended_at IS NULL GROUP BY t.state
-`
-
-type CountTasksRow struct {
-	State string
-	N     int64
-}
-
-func (q *Queries) CountTasks(ctx context.Context, namespace string) ([]CountTasksRow, error) {
-	rows, err := q.db.Query(ctx, countTasks, namespace)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var items []CountTasksRow
-	for rows.Next() {
-		var i CountTasksRow
-		if err := rows.Scan(&i.State, &i.N); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
-}
-
 const createPool = `-- name: CreatePool :one
 INSERT INTO pools (namespace_id, name, cluster, labels, target_agents, placement_strategy, pg_pool_config, max_runtime_ms, created_at)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9) RETURNING id
@@ -441,90 +411,6 @@ func (q *Queries) LastEventID(ctx context.Context) (int64, error) {
 	var column_1 int64
 	err := row.Scan(&column_1)
 	return column_1, err
-}
-
-const listAgents = `-- name: ListAgents :many
-SELECT t.uid, t.namespace_id, t.kind, t.task_id, t.pool_id, t.pool_name, t.state, t.phase, t.attempt, t.priority, t.labels, t.request, t.held, t.held_as, t.agent_name, t.agent_uid, t.node_id, t.launch_id, t.actor_name, t.ray_namespace, t.actor_id, t.pid, t.spec, t.pickled, t.body_hash, t.estimate_ms, t.max_runtime_ms, t.launch_ms, t.on_insufficient, t.on_preempted, t.on_failure, t.max_attempts, t.failures, t.preemptions, t.preempted_by, t.ending, t.code, t.reason, t.result, t.saved_state, t.actor, t.submitted_at, t.queued_at, t.started_at, t.ended_at, t.ended_uid, t.queue_timeout_ms, t.retry_backoff_ms, t.not_before, t.gang FROM tasks t JOIN namespaces n ON n.id = t.namespace_id
-WHERE n.name = $1 AND t.kind <> 'registered' AND t.ended_at IS NULL AND t.state <> 'queued'
-  AND ($2::text = '' OR t.agent_name > $2)
-ORDER BY t.agent_name LIMIT $3
-`
-
-type ListAgentsParams struct {
-	Namespace string
-	After     string
-	RowLimit  int32
-}
-
-func (q *Queries) ListAgents(ctx context.Context, arg ListAgentsParams) ([]Task, error) {
-	rows, err := q.db.Query(ctx, listAgents, arg.Namespace, arg.After, arg.RowLimit)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var items []Task
-	for rows.Next() {
-		var i Task
-		if err := rows.Scan(
-			&i.Uid,
-			&i.NamespaceID,
-			&i.Kind,
-			&i.TaskID,
-			&i.PoolID,
-			&i.PoolName,
-			&i.State,
-			&i.Phase,
-			&i.Attempt,
-			&i.Priority,
-			&i.Labels,
-			&i.Request,
-			&i.Held,
-			&i.HeldAs,
-			&i.AgentName,
-			&i.AgentUid,
-			&i.NodeID,
-			&i.LaunchID,
-			&i.ActorName,
-			&i.RayNamespace,
-			&i.ActorID,
-			&i.Pid,
-			&i.Spec,
-			&i.Pickled,
-			&i.BodyHash,
-			&i.EstimateMs,
-			&i.MaxRuntimeMs,
-			&i.LaunchMs,
-			&i.OnInsufficient,
-			&i.OnPreempted,
-			&i.OnFailure,
-			&i.MaxAttempts,
-			&i.Failures,
-			&i.Preemptions,
-			&i.PreemptedBy,
-			&i.Ending,
-			&i.Code,
-			&i.Reason,
-			&i.Result,
-			&i.SavedState,
-			&i.Actor,
-			&i.SubmittedAt,
-			&i.QueuedAt,
-			&i.StartedAt,
-			&i.EndedAt,
-			&i.EndedUid,
-			&i.QueueTimeoutMs,
-			&i.RetryBackoffMs,
-			&i.NotBefore,
-			&i.Gang,
-		); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
 }
 
 const listPreemptions = `-- name: ListPreemptions :many
@@ -805,42 +691,6 @@ func (q *Queries) PolicyAt(ctx context.Context, arg PolicyAtParams) (Policy, err
 		&i.CreatedAt,
 	)
 	return i, err
-}
-
-const policyHistory = `-- name: PolicyHistory :many
-SELECT p.namespace_id, p.version, p.document, p.author, p.comment, p.created_at FROM namespaces n JOIN policies p ON p.namespace_id = n.id WHERE n.name = $1 ORDER BY p.version DESC LIMIT $2
-`
-
-type PolicyHistoryParams struct {
-	Namespace string
-	RowLimit  int32
-}
-
-func (q *Queries) PolicyHistory(ctx context.Context, arg PolicyHistoryParams) ([]Policy, error) {
-	rows, err := q.db.Query(ctx, policyHistory, arg.Namespace, arg.RowLimit)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var items []Policy
-	for rows.Next() {
-		var i Policy
-		if err := rows.Scan(
-			&i.NamespaceID,
-			&i.Version,
-			&i.Document,
-			&i.Author,
-			&i.Comment,
-			&i.CreatedAt,
-		); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
 }
 
 const policyNow = `-- name: PolicyNow :one

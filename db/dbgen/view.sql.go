@@ -14,7 +14,7 @@ import (
 
 const viewAgents = `-- name: ViewAgents :many
 SELECT DISTINCT ON (t.agent_name)
-       t.uid, t.kind, t.task_id, t.pool_name, t.state, t.request, t.labels, t.agent_name, t.node_id, t.pid, t.submitted_at, t.started_at, t.code, t.reason,
+       t.uid, t.kind, t.task_id, t.pool_name, t.state, t.request, t.labels, t.agent_name, t.node_id, t.actor_name, t.ray_namespace, t.actor_id, t.pid, t.submitted_at, t.started_at, t.code, t.reason,
        coalesce(t.spec ->> 'actor_class', t.spec ->> 'pickled_name', '')::text AS class
 FROM tasks t JOIN namespaces n ON n.id = t.namespace_id
 WHERE n.name = $1 AND t.kind <> 'registered' AND t.ended_at IS NULL AND t.state <> 'queued'
@@ -33,21 +33,24 @@ type ViewAgentsParams struct {
 }
 
 type ViewAgentsRow struct {
-	Uid         pgtype.UUID
-	Kind        string
-	TaskID      *string
-	PoolName    string
-	State       string
-	Request     []byte
-	Labels      []byte
-	AgentName   string
-	NodeID      string
-	Pid         int32
-	SubmittedAt time.Time
-	StartedAt   *time.Time
-	Code        string
-	Reason      string
-	Class       string
+	Uid          pgtype.UUID
+	Kind         string
+	TaskID       *string
+	PoolName     string
+	State        string
+	Request      []byte
+	Labels       []byte
+	AgentName    string
+	NodeID       string
+	ActorName    string
+	RayNamespace string
+	ActorID      string
+	Pid          int32
+	SubmittedAt  time.Time
+	StartedAt    *time.Time
+	Code         string
+	Reason       string
+	Class        string
 }
 
 func (q *Queries) ViewAgents(ctx context.Context, arg ViewAgentsParams) ([]ViewAgentsRow, error) {
@@ -75,6 +78,9 @@ func (q *Queries) ViewAgents(ctx context.Context, arg ViewAgentsParams) ([]ViewA
 			&i.Labels,
 			&i.AgentName,
 			&i.NodeID,
+			&i.ActorName,
+			&i.RayNamespace,
+			&i.ActorID,
 			&i.Pid,
 			&i.SubmittedAt,
 			&i.StartedAt,
@@ -215,16 +221,17 @@ SELECT e.id, e.at, e.namespace_id, e.task_uid, e.task_id, e.pool_name, e.attempt
         ORDER BY b.id DESC LIMIT 1), e.at)::timestamptz AS began
 FROM task_events e
 WHERE e.namespace_id = (SELECT ns.id FROM namespaces ns WHERE ns.name = $1)
-  AND ($2::bigint = 0 OR e.id < $2)
-  AND ($3::text = '' OR e.pool_name = $3)
-  AND (cardinality($4::text[]) = 0 OR e.type = ANY ($4::text[]))
-  AND (NOT $5::boolean OR e.task_uid = ANY ($6::uuid[]))
-ORDER BY e.id DESC LIMIT $7
+  AND e.id < $2::bigint AND e.id > $3::bigint
+  AND ($4::text = '' OR e.pool_name = $4)
+  AND (cardinality($5::text[]) = 0 OR e.type = ANY ($5::text[]))
+  AND (NOT $6::boolean OR e.task_uid = ANY ($7::uuid[]))
+ORDER BY e.id DESC LIMIT $8
 `
 
 type ViewEventsParams struct {
 	Namespace string
 	Before    int64
+	After     int64
 	Pool      string
 	Types     []string
 	ByTask    bool
@@ -250,11 +257,13 @@ type ViewEventsRow struct {
 }
 
 // With when the stretch began that each event ends: the launch of a task that runs,
-// the run of one that ended, the handover of one that made way.
+// the run of one that ended, the handover of one that made way. Only ids above after
+// are looked at.
 func (q *Queries) ViewEvents(ctx context.Context, arg ViewEventsParams) ([]ViewEventsRow, error) {
 	rows, err := q.db.Query(ctx, viewEvents,
 		arg.Namespace,
 		arg.Before,
+		arg.After,
 		arg.Pool,
 		arg.Types,
 		arg.ByTask,
@@ -743,7 +752,7 @@ SELECT p.id, p.preemptor_uid, p.preemptor_task, p.preemptor_pool, p.preemptor_at
 FROM preemptions p
 WHERE p.namespace_id = (SELECT ns.id FROM namespaces ns WHERE ns.name = $2)
   AND ($3::bigint = 0 OR p.id < $3)
-  AND ($4::bigint = 0 OR p.id = $4)
+  AND (cardinality($4::bigint[]) = 0 OR p.id = ANY ($4))
   AND ($5::text = '' OR p.reason = $5)
   AND ($6::text = '' OR p.pool_name = $6 OR p.preemptor_pool = $6)
   AND ($7::text = '' OR p.victim_task = $7 OR p.preemptor_task = $7)
@@ -754,7 +763,7 @@ type ViewPreemptionsParams struct {
 	Sizes     bool
 	Namespace string
 	Before    int64
-	ID        int64
+	Ids       []int64
 	Reason    string
 	Pool      string
 	Task      string
@@ -799,7 +808,7 @@ func (q *Queries) ViewPreemptions(ctx context.Context, arg ViewPreemptionsParams
 		arg.Sizes,
 		arg.Namespace,
 		arg.Before,
-		arg.ID,
+		arg.Ids,
 		arg.Reason,
 		arg.Pool,
 		arg.Task,
@@ -853,118 +862,16 @@ func (q *Queries) ViewPreemptions(ctx context.Context, arg ViewPreemptionsParams
 	return items, nil
 }
 
-const viewPreemptionsByID = `-- name: ViewPreemptionsByID :many
-SELECT p.id, p.preemptor_uid, p.preemptor_task, p.preemptor_pool, p.preemptor_attempt, p.victim_uid, p.victim_task, p.victim_attempt, p.agent_name, p.pool_name,
-       p.priority, p.reason, p.score, p.explanation, p.policy_version, p.phase, p.taken, p.loan, p.cancel_success, p.cancel_error, p.save_error, p.actor,
-       p.decided_at, p.cancelled_at, p.saved_at, p.gone_at, p.running_at,
-       (CASE WHEN p.saved_state IS NULL THEN 0 ELSE octet_length(p.saved_state::text) END)::bigint AS state_size,
-       coalesce((SELECT e.at FROM task_events e WHERE e.task_uid = p.victim_uid AND e.attempt = p.victim_attempt AND e.type = 'phase:cancelling' AND e.at >= p.decided_at
-                 ORDER BY e.id LIMIT 1), 'epoch')::timestamptz AS cancelling_at
-FROM preemptions p WHERE p.id = ANY ($1::bigint[]) ORDER BY p.id DESC
-`
-
-type ViewPreemptionsByIDRow struct {
-	ID               int64
-	PreemptorUid     pgtype.UUID
-	PreemptorTask    string
-	PreemptorPool    string
-	PreemptorAttempt int32
-	VictimUid        pgtype.UUID
-	VictimTask       string
-	VictimAttempt    int32
-	AgentName        string
-	PoolName         string
-	Priority         int64
-	Reason           string
-	Score            int64
-	Explanation      []byte
-	PolicyVersion    int32
-	Phase            string
-	Taken            []byte
-	Loan             bool
-	CancelSuccess    *bool
-	CancelError      string
-	SaveError        string
-	Actor            string
-	DecidedAt        time.Time
-	CancelledAt      *time.Time
-	SavedAt          *time.Time
-	GoneAt           *time.Time
-	RunningAt        *time.Time
-	StateSize        int64
-	CancellingAt     time.Time
-}
-
-func (q *Queries) ViewPreemptionsByID(ctx context.Context, ids []int64) ([]ViewPreemptionsByIDRow, error) {
-	rows, err := q.db.Query(ctx, viewPreemptionsByID, ids)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var items []ViewPreemptionsByIDRow
-	for rows.Next() {
-		var i ViewPreemptionsByIDRow
-		if err := rows.Scan(
-			&i.ID,
-			&i.PreemptorUid,
-			&i.PreemptorTask,
-			&i.PreemptorPool,
-			&i.PreemptorAttempt,
-			&i.VictimUid,
-			&i.VictimTask,
-			&i.VictimAttempt,
-			&i.AgentName,
-			&i.PoolName,
-			&i.Priority,
-			&i.Reason,
-			&i.Score,
-			&i.Explanation,
-			&i.PolicyVersion,
-			&i.Phase,
-			&i.Taken,
-			&i.Loan,
-			&i.CancelSuccess,
-			&i.CancelError,
-			&i.SaveError,
-			&i.Actor,
-			&i.DecidedAt,
-			&i.CancelledAt,
-			&i.SavedAt,
-			&i.GoneAt,
-			&i.RunningAt,
-			&i.StateSize,
-			&i.CancellingAt,
-		); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
-}
-
 const viewPreemptionsOf = `-- name: ViewPreemptionsOf :many
 SELECT p.id FROM preemptions p WHERE p.victim_uid = $1
 UNION
-SELECT p.id FROM preemptions p
-WHERE p.namespace_id = (SELECT ns.id FROM namespaces ns WHERE ns.name = $2) AND p.preemptor_uid = $1
-  AND p.id > coalesce((SELECT o.id FROM preemptions o WHERE o.namespace_id = (SELECT ns.id FROM namespaces ns WHERE ns.name = $2) AND o.decided_at < $3::timestamptz
-                       ORDER BY o.id DESC LIMIT 1), 0)
+SELECT p.id FROM preemptions p WHERE p.preemptor_uid = $1
 ORDER BY 1 DESC LIMIT 100
 `
 
-type ViewPreemptionsOfParams struct {
-	Uid       pgtype.UUID
-	Namespace string
-	Since     time.Time
-}
-
-// The ids of those in which a task made way or was made way for. The second kind has
-// no index of its own: the walk back ends when the task was submitted.
-func (q *Queries) ViewPreemptionsOf(ctx context.Context, arg ViewPreemptionsOfParams) ([]int64, error) {
-	rows, err := q.db.Query(ctx, viewPreemptionsOf, arg.Uid, arg.Namespace, arg.Since)
+// The ids of those in which a task made way or was made way for.
+func (q *Queries) ViewPreemptionsOf(ctx context.Context, uid pgtype.UUID) ([]int64, error) {
+	rows, err := q.db.Query(ctx, viewPreemptionsOf, uid)
 	if err != nil {
 		return nil, err
 	}
@@ -1012,78 +919,4 @@ func (q *Queries) ViewSince(ctx context.Context, uids []pgtype.UUID) ([]ViewSinc
 		return nil, err
 	}
 	return items, nil
-}
-
-const viewTaskByUID = `-- name: ViewTaskByUID :one
-SELECT t.uid, t.namespace_id, t.kind, t.task_id, t.pool_id, t.pool_name, t.state, t.phase, t.attempt, t.priority, t.labels, t.request, t.held, t.held_as, t.agent_name, t.agent_uid, t.node_id, t.launch_id, t.actor_name, t.ray_namespace, t.actor_id, t.pid, t.spec, t.pickled, t.body_hash, t.estimate_ms, t.max_runtime_ms, t.launch_ms, t.on_insufficient, t.on_preempted, t.on_failure, t.max_attempts, t.failures, t.preemptions, t.preempted_by, t.ending, t.code, t.reason, t.result, t.saved_state, t.actor, t.submitted_at, t.queued_at, t.started_at, t.ended_at, t.ended_uid, t.queue_timeout_ms, t.retry_backoff_ms, t.not_before, t.gang, n.name AS namespace FROM tasks t JOIN namespaces n ON n.id = t.namespace_id
-WHERE n.name = $1 AND t.uid = $2 AND t.kind <> 'agent'
-`
-
-type ViewTaskByUIDParams struct {
-	Namespace string
-	Uid       pgtype.UUID
-}
-
-type ViewTaskByUIDRow struct {
-	Task      Task
-	Namespace string
-}
-
-func (q *Queries) ViewTaskByUID(ctx context.Context, arg ViewTaskByUIDParams) (ViewTaskByUIDRow, error) {
-	row := q.db.QueryRow(ctx, viewTaskByUID, arg.Namespace, arg.Uid)
-	var i ViewTaskByUIDRow
-	err := row.Scan(
-		&i.Task.Uid,
-		&i.Task.NamespaceID,
-		&i.Task.Kind,
-		&i.Task.TaskID,
-		&i.Task.PoolID,
-		&i.Task.PoolName,
-		&i.Task.State,
-		&i.Task.Phase,
-		&i.Task.Attempt,
-		&i.Task.Priority,
-		&i.Task.Labels,
-		&i.Task.Request,
-		&i.Task.Held,
-		&i.Task.HeldAs,
-		&i.Task.AgentName,
-		&i.Task.AgentUid,
-		&i.Task.NodeID,
-		&i.Task.LaunchID,
-		&i.Task.ActorName,
-		&i.Task.RayNamespace,
-		&i.Task.ActorID,
-		&i.Task.Pid,
-		&i.Task.Spec,
-		&i.Task.Pickled,
-		&i.Task.BodyHash,
-		&i.Task.EstimateMs,
-		&i.Task.MaxRuntimeMs,
-		&i.Task.LaunchMs,
-		&i.Task.OnInsufficient,
-		&i.Task.OnPreempted,
-		&i.Task.OnFailure,
-		&i.Task.MaxAttempts,
-		&i.Task.Failures,
-		&i.Task.Preemptions,
-		&i.Task.PreemptedBy,
-		&i.Task.Ending,
-		&i.Task.Code,
-		&i.Task.Reason,
-		&i.Task.Result,
-		&i.Task.SavedState,
-		&i.Task.Actor,
-		&i.Task.SubmittedAt,
-		&i.Task.QueuedAt,
-		&i.Task.StartedAt,
-		&i.Task.EndedAt,
-		&i.Task.EndedUid,
-		&i.Task.QueueTimeoutMs,
-		&i.Task.RetryBackoffMs,
-		&i.Task.NotBefore,
-		&i.Task.Gang,
-		&i.Namespace,
-	)
-	return i, err
 }

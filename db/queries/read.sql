@@ -27,10 +27,6 @@ WHERE n.name = @namespace AND t.kind <> 'agent'
   AND (sqlc.narg(before)::uuid IS NULL OR t.uid < sqlc.narg(before))
 ORDER BY t.uid DESC LIMIT @row_limit;
 
--- name: CountTasks :many
-SELECT t.state, count(*) AS n FROM tasks t JOIN namespaces n ON n.id = t.namespace_id
-WHERE n.name = @namespace AND t.kind <> 'agent' AND t.ended_at IS NULL GROUP BY t.state;
-
 -- name: CountByPool :many
 SELECT t.pool_name, t.state, count(*) AS n FROM tasks t JOIN namespaces n ON n.id = t.namespace_id
 WHERE n.name = @namespace AND t.kind <> 'agent' AND t.ended_at IS NULL GROUP BY t.pool_name, t.state;
@@ -73,9 +69,6 @@ SELECT p.* FROM namespaces n JOIN policies p ON p.namespace_id = n.id AND p.vers
 -- name: PolicyAt :one
 SELECT p.* FROM namespaces n JOIN policies p ON p.namespace_id = n.id WHERE n.name = @namespace AND p.version = @version;
 
--- name: PolicyHistory :many
-SELECT p.* FROM namespaces n JOIN policies p ON p.namespace_id = n.id WHERE n.name = @namespace ORDER BY p.version DESC LIMIT @row_limit;
-
 -- name: LockNamespace :one
 SELECT id, policy_version FROM namespaces WHERE name = @name FOR UPDATE;
 
@@ -101,12 +94,6 @@ WHERE id = @id;
 
 -- name: DeletePool :exec
 UPDATE pools SET deleted_at = @now::timestamptz, version = version + 1 WHERE id = @id;
-
--- name: ListAgents :many
-SELECT t.* FROM tasks t JOIN namespaces n ON n.id = t.namespace_id
-WHERE n.name = @namespace AND t.kind <> 'registered' AND t.ended_at IS NULL AND t.state <> 'queued'
-  AND (@after::text = '' OR t.agent_name > @after)
-ORDER BY t.agent_name LIMIT @row_limit;
 
 -- name: AgentByName :one
 SELECT t.* FROM tasks t JOIN namespaces n ON n.id = t.namespace_id

@@ -34,13 +34,9 @@ ORDER BY t.priority DESC, t.submitted_at, t.uid LIMIT @row_limit;
 SELECT t.uid, coalesce((SELECT e.at FROM task_events e WHERE e.task_uid = t.uid AND e.type = t.state ORDER BY e.id DESC LIMIT 1), t.submitted_at)::timestamptz AS since
 FROM tasks t WHERE t.uid = ANY (@uids::uuid[]);
 
--- name: ViewTaskByUID :one
-SELECT sqlc.embed(t), n.name AS namespace FROM tasks t JOIN namespaces n ON n.id = t.namespace_id
-WHERE n.name = @namespace AND t.uid = @uid AND t.kind <> 'agent';
-
 -- name: ViewAgents :many
 SELECT DISTINCT ON (t.agent_name)
-       t.uid, t.kind, t.task_id, t.pool_name, t.state, t.request, t.labels, t.agent_name, t.node_id, t.pid, t.submitted_at, t.started_at, t.code, t.reason,
+       t.uid, t.kind, t.task_id, t.pool_name, t.state, t.request, t.labels, t.agent_name, t.node_id, t.actor_name, t.ray_namespace, t.actor_id, t.pid, t.submitted_at, t.started_at, t.code, t.reason,
        coalesce(t.spec ->> 'actor_class', t.spec ->> 'pickled_name', '')::text AS class
 FROM tasks t JOIN namespaces n ON n.id = t.namespace_id
 WHERE n.name = @namespace AND t.kind <> 'registered' AND t.ended_at IS NULL AND t.state <> 'queued'
@@ -66,7 +62,7 @@ SELECT p.id, p.preemptor_uid, p.preemptor_task, p.preemptor_pool, p.preemptor_at
 FROM preemptions p
 WHERE p.namespace_id = (SELECT ns.id FROM namespaces ns WHERE ns.name = @namespace)
   AND (@before::bigint = 0 OR p.id < @before)
-  AND (@id::bigint = 0 OR p.id = @id)
+  AND (cardinality(@ids::bigint[]) = 0 OR p.id = ANY (@ids))
   AND (@reason::text = '' OR p.reason = @reason)
   AND (@pool::text = '' OR p.pool_name = @pool OR p.preemptor_pool = @pool)
   AND (@task::text = '' OR p.victim_task = @task OR p.preemptor_task = @task)
@@ -82,28 +78,16 @@ SELECT count(*) FROM (
     LIMIT @most) x;
 
 -- name: ViewPreemptionsOf :many
--- The ids of those in which a task made way or was made way for. The second kind has
--- no index of its own: the walk back ends when the task was submitted.
+-- The ids of those in which a task made way or was made way for.
 SELECT p.id FROM preemptions p WHERE p.victim_uid = @uid
 UNION
-SELECT p.id FROM preemptions p
-WHERE p.namespace_id = (SELECT ns.id FROM namespaces ns WHERE ns.name = @namespace) AND p.preemptor_uid = @uid
-  AND p.id > coalesce((SELECT o.id FROM preemptions o WHERE o.namespace_id = (SELECT ns.id FROM namespaces ns WHERE ns.name = @namespace) AND o.decided_at < @since::timestamptz
-                       ORDER BY o.id DESC LIMIT 1), 0)
+SELECT p.id FROM preemptions p WHERE p.preemptor_uid = @uid
 ORDER BY 1 DESC LIMIT 100;
-
--- name: ViewPreemptionsByID :many
-SELECT p.id, p.preemptor_uid, p.preemptor_task, p.preemptor_pool, p.preemptor_attempt, p.victim_uid, p.victim_task, p.victim_attempt, p.agent_name, p.pool_name,
-       p.priority, p.reason, p.score, p.explanation, p.policy_version, p.phase, p.taken, p.loan, p.cancel_success, p.cancel_error, p.save_error, p.actor,
-       p.decided_at, p.cancelled_at, p.saved_at, p.gone_at, p.running_at,
-       (CASE WHEN p.saved_state IS NULL THEN 0 ELSE octet_length(p.saved_state::text) END)::bigint AS state_size,
-       coalesce((SELECT e.at FROM task_events e WHERE e.task_uid = p.victim_uid AND e.attempt = p.victim_attempt AND e.type = 'phase:cancelling' AND e.at >= p.decided_at
-                 ORDER BY e.id LIMIT 1), 'epoch')::timestamptz AS cancelling_at
-FROM preemptions p WHERE p.id = ANY (@ids::bigint[]) ORDER BY p.id DESC;
 
 -- name: ViewEvents :many
 -- With when the stretch began that each event ends: the launch of a task that runs,
--- the run of one that ended, the handover of one that made way.
+-- the run of one that ended, the handover of one that made way. Only ids above after
+-- are looked at.
 SELECT e.*, coalesce((SELECT b.at FROM task_events b
         WHERE b.task_uid = e.task_uid AND b.attempt = e.attempt AND b.id < e.id
           AND b.type = CASE WHEN e.type = 'running' THEN 'reserved' WHEN e.type IN ('completed', 'failed', 'cancelled') THEN 'running'
@@ -111,7 +95,7 @@ SELECT e.*, coalesce((SELECT b.at FROM task_events b
         ORDER BY b.id DESC LIMIT 1), e.at)::timestamptz AS began
 FROM task_events e
 WHERE e.namespace_id = (SELECT ns.id FROM namespaces ns WHERE ns.name = @namespace)
-  AND (@before::bigint = 0 OR e.id < @before)
+  AND e.id < @before::bigint AND e.id > @after::bigint
   AND (@pool::text = '' OR e.pool_name = @pool)
   AND (cardinality(@types::text[]) = 0 OR e.type = ANY (@types::text[]))
   AND (NOT @by_task::boolean OR e.task_uid = ANY (@uids::uuid[]))

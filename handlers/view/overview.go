@@ -88,19 +88,22 @@ func (v *View) overviewFigures(ctx context.Context, ns string, pools []ledger.Po
 			Text: web.Line{web.Link("All pools", "/pools")}})
 	}
 
-	day, err := v.days.get(ctx, ns, func(ctx context.Context) (ledger.PreemptionDay, error) { return v.l.PreemptionDay(ctx, ns, v.now()) })
+	day, ready, err := v.days.get(ctx, ns, func(ctx context.Context) (ledger.PreemptionDay, error) { return v.l.PreemptionDay(ctx, ns, v.now()) })
 	if err != nil {
 		return err
 	}
-	v.overviewDay(day, out)
+	if ready {
+		v.overviewDay(day, out)
+	}
+	out.Pending = !ready
 	if !slices.ContainsFunc(pools, hasGPU) {
 		return nil
 	}
-	gpu, err := v.gpus.get(ctx, ns, func(ctx context.Context) (gpuTime, error) {
+	gpu, ready, err := v.gpus.get(ctx, ns, func(ctx context.Context) (gpuTime, error) {
 		lost, used, err := v.l.GPUTime(ctx, ns, v.now().Add(-24*time.Hour), v.now())
 		return gpuTime{lost, used}, err
 	})
-	out.GPULost, out.GPUUsed = gpu.lost.Hours(), gpu.used.Hours()
+	out.GPULost, out.GPUUsed, out.GPUPending = gpu.lost.Hours(), gpu.used.Hours(), !ready
 	return err
 }
 

@@ -22,6 +22,7 @@ import (
 type world struct {
 	*ledger.Ledger
 	view *view.View
+	db   *pgxpool.Pool
 	t    *testing.T
 	mu   sync.Mutex
 	now  time.Time
@@ -38,14 +39,14 @@ func open(t *testing.T) *world {
 		t.Fatal(err)
 	}
 	t.Cleanup(pool.Close)
-	w := &world{t: t, now: time.Now().UTC().Add(-39 * time.Minute).Truncate(time.Second), more: make(chan struct{}, 1), slow: 12 * time.Millisecond}
+	w := &world{t: t, db: pool, now: time.Now().UTC().Add(-39 * time.Minute).Truncate(time.Second), more: make(chan struct{}, 1), slow: 12 * time.Millisecond}
 	l, err := ledger.Open(t.Context(), pool, ledger.Options{Jobs: w.announce, Now: w.clock})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(l.Close)
 	w.Ledger = l
-	w.view = view.New(l, printed{}, view.Options{Now: w.clock})
+	w.view = view.New(l, printed{}, view.Options{Now: w.clock, Patience: time.Minute})
 	return w
 }
 

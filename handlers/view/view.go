@@ -32,6 +32,9 @@ type Options struct {
 	// Clusters says how the Ray clusters are, for the overview and the form of a new
 	// pool. It is asked often and must answer from memory. Nil: nothing is known of them.
 	Clusters func(ctx context.Context) []web.Cluster
+	// Patience is how long the overview waits for a figure that is added up from much
+	// history; without it in time it says that it comes. 75 ms.
+	Patience time.Duration
 }
 
 // View answers pages. It is safe for concurrent use.
@@ -68,29 +71,36 @@ func New(l *ledger.Ledger, logs Logs, o Options) *View {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
+	if o.Patience == 0 {
+		o.Patience = 75 * time.Millisecond
+	}
 	v := &View{l: l, logs: logs, o: o}
 	v.frames.age, v.days.age, v.gpus.age = frameAge, dayAge, gpuAge
 	v.days.stale, v.gpus.stale = dayAge, gpuStale
+	v.days.patience, v.gpus.patience = o.Patience, o.Patience
 	v.changes.l = l
 	return v
 }
 
 // memo keeps an answer for each namespace, twenty times as long as it took to make: what
 // is quick to read is never old, and what is slow costs the database a twentieth at
-// most. While one is being made, those who ask for the same wait for it.
+// most. While one is being made, those who ask for the same wait for it, but for the
+// first of something that may take long nobody waits longer than patience.
 type memo[T any] struct {
-	age   time.Duration // at most
-	stale time.Duration // after its age a slow answer is given this long, while it is made anew
-	mu    sync.Mutex
-	kept  map[string]*answer[T]
+	age      time.Duration // at most
+	stale    time.Duration // after its age a slow answer is given this long, while it is made anew
+	patience time.Duration // 0: no limit
+	mu       sync.Mutex
+	kept     map[string]*answer[T]
 }
 
 type answer[T any] struct {
-	mu     sync.Mutex
-	until  time.Time
+	known  bool
 	value  T
-	slow   bool // to make
-	making bool // behind the scenes
+	until  time.Time
+	slow   bool          // to make
+	making chan struct{} // closed when the one under way is there; nil: none is
+	err    error         // of the last try
 }
 
 const (
@@ -99,10 +109,11 @@ const (
 	mostKept = 1000                   // namespaces come from addresses, which anybody may make up
 )
 
-// get gives the answer for a namespace. read is called with a context of its own when
-// nobody waits for it.
-func (m *memo[T]) get(ctx context.Context, ns string, read func(context.Context) (T, error)) (T, error) {
+// get gives the answer for a namespace; ready is false when it is still being made.
+// read is called with a context of its own, since others may wait for it too.
+func (m *memo[T]) get(ctx context.Context, ns string, read func(context.Context) (T, error)) (value T, ready bool, err error) {
 	m.mu.Lock()
+	defer m.mu.Unlock()
 	if m.kept == nil || len(m.kept) > mostKept {
 		m.kept = map[string]*answer[T]{}
 	}
@@ -111,38 +122,48 @@ func (m *memo[T]) get(ctx context.Context, ns string, read func(context.Context)
 		a = &answer[T]{}
 		m.kept[ns] = a
 	}
+	now := time.Now()
+	if a.known && now.Before(a.until) {
+		return a.value, true, nil
+	}
+	if a.making == nil {
+		a.making = make(chan struct{})
+		go m.make(context.WithoutCancel(ctx), a, read)
+	}
+	if a.known && a.slow && now.Before(a.until.Add(m.stale)) {
+		return a.value, true, nil
+	}
+	making, patience := a.making, make(<-chan time.Time)
+	if m.patience > 0 {
+		patience = time.After(m.patience)
+	}
 	m.mu.Unlock()
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	began := time.Now()
-	switch {
-	case began.Before(a.until), a.making:
-		return a.value, nil
-	case a.slow && began.Before(a.until.Add(m.stale)):
-		a.making = true
-		go func() {
-			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
-			defer cancel()
-			v, err := read(ctx)
-			a.mu.Lock()
-			defer a.mu.Unlock()
-			a.making = false
-			if err == nil {
-				a.keep(v, time.Since(began), m.age)
-			}
-		}()
-		return a.value, nil
+	select {
+	case <-making:
+	case <-patience:
+	case <-ctx.Done():
+		err = ctx.Err()
 	}
-	v, err := read(ctx)
+	m.mu.Lock()
 	if err == nil {
-		a.keep(v, time.Since(began), m.age)
+		err = a.err
 	}
-	return v, err
+	return a.value, a.known, err
 }
 
-// keep stores an answer that took so long to make.
-func (a *answer[T]) keep(v T, cost, most time.Duration) {
-	a.value, a.slow, a.until = v, cost > noticed, time.Now().Add(min(most, worth*cost))
+func (m *memo[T]) make(ctx context.Context, a *answer[T], read func(context.Context) (T, error)) {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	began := time.Now()
+	v, err := read(ctx)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if a.err = err; err == nil {
+		cost := time.Since(began)
+		a.known, a.value, a.slow, a.until = true, v, cost > noticed, time.Now().Add(min(m.age, worth*cost))
+	}
+	close(a.making)
+	a.making = nil
 }
 
 // forget makes the next question be asked anew: after a change made here, its maker
@@ -157,7 +178,7 @@ func (v *View) now() time.Time { return v.o.Now() }
 
 // Frame is the figures of the navigation.
 func (v *View) Frame(ctx context.Context, ns string) (web.Frame, error) {
-	return v.frames.get(ctx, ns, func(ctx context.Context) (web.Frame, error) {
+	f, _, err := v.frames.get(ctx, ns, func(ctx context.Context) (web.Frame, error) {
 		names, err := v.l.Namespaces(ctx)
 		if err != nil {
 			return web.Frame{}, v.refused(ctx, err)
@@ -165,6 +186,7 @@ func (v *View) Frame(ctx context.Context, ns string) (web.Frame, error) {
 		e, err := v.l.Extent(ctx, ns)
 		return web.Frame{Namespaces: names, Pools: e.Pools, LiveTasks: e.LiveTasks, Agents: e.Agents}, v.refused(ctx, err)
 	})
+	return f, err
 }
 
 // resources converts amounts; both sides are fixed-point.
