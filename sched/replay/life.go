@@ -1,0 +1,329 @@
+package replay
+
+import (
+	"slices"
+
+	"github.com/schedulemesh/schedulemesh/sched"
+)
+
+type state uint8
+
+const (
+	queued state = iota
+	reserved
+	launching
+	running
+	preempting
+)
+
+// job is a live task.
+type job struct {
+	Task
+	id    sched.ID
+	state state
+	pool  *pool
+	held  sched.Resources
+	node  sched.NodeID
+	// charged is what it takes of its node's room.
+	charged sched.Resources
+
+	since       sched.Time // in this state
+	started     sched.Time // this attempt; 0 before it runs
+	everRan     bool
+	done        sched.Time // of its work, and saved
+	ran         sched.Time // all attempts together
+	preemptedBy []sched.ID
+	preemptions int
+	victims     []*job // it waits until they are gone
+	by          *job   // it makes way for that one
+
+	at   sched.Time // when the next thing happens to it
+	turn uint64     // among those at the same time
+	slot int        // in the heap; -1: nothing is due
+}
+
+// arrive decides about a submission.
+func (r *Replay) arrive(t Task) {
+	r.Tasks++
+	p := r.pools[t.Pool]
+	if p == nil {
+		r.refused(&t, nil, sched.UnknownPool)
+		return
+	}
+	j := r.job()
+	j.Task, j.id, j.pool, j.slot = t, r.newID(), p, -1
+	if t.Queue && p.line.goesFirst(j) {
+		r.enqueue(j)
+		return
+	}
+	d := r.decide(j)
+	switch {
+	case d.Outcome != sched.Refuse:
+		r.grant(j, d)
+	case t.Queue && waitable(d.Refusal.Code):
+		r.enqueue(j)
+	default:
+		r.refused(&t, p, d.Refusal.Code)
+		r.recycle(j)
+	}
+}
+
+// waitable refusals may pass; others never do.
+func waitable(c sched.Code) bool {
+	return c == sched.NoVictims || c == sched.VictimsInsufficient
+}
+
+func (r *Replay) decide(j *job) sched.Decision {
+	in := sched.Incoming{ID: j.id, Name: j.Name, Pool: j.Pool, Priority: j.Priority, Labels: j.Labels, Request: j.Request, PreemptedBy: r.elders(j)}
+	if j.Idle {
+		in.Priority, in.Labels = -1<<40, nil
+	}
+	if r.cfg.Clock == nil {
+		return r.core.Decide(in, r.now)
+	}
+	began := r.cfg.Clock()
+	d := r.core.Decide(in, r.now)
+	r.cost(r.core.Len(), d.Outcome, r.cfg.Clock()-began)
+	return d
+}
+
+// elders are the tasks it must never take: those that preempted it and, through
+// what is live, those that preempted them.
+func (r *Replay) elders(j *job) []sched.ID {
+	if len(j.preemptedBy) == 0 {
+		return nil
+	}
+	seen := map[sched.ID]bool{j.id: true}
+	var out []sched.ID
+	for next := slices.Clone(j.preemptedBy); len(next) > 0; next = next[1:] {
+		if id := next[0]; !seen[id] {
+			seen[id] = true
+			out = append(out, id)
+			if e := r.live[id]; e != nil {
+				next = append(next, e.preemptedBy...)
+			}
+		}
+	}
+	return out
+}
+
+// enqueue puts a job in line.
+func (r *Replay) enqueue(j *job) {
+	j.state, j.since, j.started = queued, r.now, 0
+	r.live[j.id] = j
+	j.pool.line.add(j)
+	r.waiting++
+	r.PeakWaiting = max(r.PeakWaiting, r.waiting)
+	if j.Patience > 0 {
+		r.schedule(j, r.now+j.Patience)
+	}
+}
+
+// leave takes a job out of its line.
+func (r *Replay) leave(j *job) {
+	j.pool.line.remove(j)
+	r.waiting--
+	if j.slot >= 0 {
+		r.due.remove(j)
+	}
+}
+
+// settle lets the queues move where something came free.
+func (r *Replay) settle() {
+	for len(r.drain) > 0 {
+		p := r.drain[0]
+		r.drain = r.drain[1:]
+		r.admitLine(p)
+	}
+	r.drain = r.drain[:0]
+}
+
+func (r *Replay) freed(p *pool) {
+	if len(p.line) > 0 && !slices.Contains(r.drain, p) {
+		r.drain = append(r.drain, p)
+	}
+}
+
+// grant books a decision: victims' quota becomes the newcomer's at once.
+func (r *Replay) grant(j *job, d sched.Decision) {
+	r.live[j.id] = j
+	j.state, j.since, j.started, j.node = reserved, r.now, 0, d.Node
+	for i := range d.Victims {
+		r.take(j, &d.Victims[i])
+	}
+	r.hold(j, j.Request)
+	r.charge(j)
+	r.Admitted++
+	r.PeakLive = max(r.PeakLive, int64(r.core.Len())+1)
+	if len(j.victims) == 0 {
+		r.launch(j)
+	} else {
+		r.index(j)
+	}
+}
+
+func (r *Replay) take(by *job, v *sched.Victim) {
+	h := r.live[v.Agent]
+	c := &v.Tasks[0]
+	r.hold(h, h.held.Sub(v.Takes))
+	if v.Loan {
+		r.lend(h.pool, by.pool, v.Takes)
+	}
+	var ran, lost sched.Time
+	if h.state == running {
+		ran, lost = r.stopWork(h)
+	}
+	h.state, h.since, h.by = preempting, r.now, by
+	by.victims = append(by.victims, h)
+	r.core.RemoveTask(h.id)
+	r.core.RemoveAgent(h.id)
+	r.schedule(h, r.now+r.cfg.Latencies.Cancel+r.cfg.Latencies.Save)
+	if r.cfg.Policy.MaxPreemptionsPerMinute > 0 {
+		h.pool.preempted++
+		r.recent = append(r.recent, loss{r.now, h.pool})
+		r.changed(h.pool)
+	}
+	r.preempted(c.Reason, lost)
+	if r.cfg.Preempted != nil {
+		r.cfg.Preempted(Preemption{At: r.now, Victim: h.Name, VictimPool: h.Pool, Priority: h.Priority, By: by.Name, ByPool: by.Pool,
+			ByPriority: by.Priority, Reason: c.Reason, Score: c.Score, Ran: ran, Lost: lost})
+	}
+}
+
+// stopWork ends a run before its time, and says what of the work is lost.
+func (r *Replay) stopWork(j *job) (ran, lost sched.Time) {
+	ran = r.now - j.started
+	j.ran += ran
+	r.running--
+	worked := j.done + ran
+	switch {
+	case !j.Requeue: // nobody goes on from what it saved
+		return ran, worked
+	case j.Checkpoint > 0:
+		saved := max(j.done, worked-worked%j.Checkpoint)
+		j.done = saved
+		return ran, worked - saved
+	}
+	j.done = worked
+	return ran, 0
+}
+
+// launch begins to start the agent of a job that has its room.
+func (r *Replay) launch(j *job) {
+	if r.cfg.Latencies.Launch == 0 {
+		r.run(j)
+		return
+	}
+	j.state, j.since = launching, r.now
+	r.index(j)
+	r.schedule(j, r.now+r.cfg.Latencies.Launch)
+}
+
+func (r *Replay) run(j *job) {
+	j.state, j.since, j.started = running, r.now, r.now
+	r.running++
+	r.PeakRunning = max(r.PeakRunning, r.running)
+	if !j.everRan {
+		j.everRan = true
+		if !j.Idle {
+			r.waited(j.Priority, r.now-j.At)
+		}
+	}
+	r.index(j)
+	r.schedule(j, r.now+j.Duration-j.done)
+}
+
+// happen is what a job has waited for.
+func (r *Replay) happen(j *job) {
+	switch j.state {
+	case queued: // its patience is over
+		r.leave(j)
+		r.TimedOut++
+		r.end(j)
+	case launching:
+		r.run(j)
+	case running:
+		j.ran += r.now - j.started
+		r.running--
+		r.Completed++
+		r.unindex(j)
+		r.release(j)
+		r.end(j)
+	case preempting:
+		r.gone(j)
+	}
+}
+
+// gone ends a handover: what the victim still held is free.
+func (r *Replay) gone(h *job) {
+	by := h.by
+	r.HandoverSeconds += seconds(r.now - h.since)
+	r.unindex(h)
+	r.release(h)
+	h.by, h.started = nil, 0
+	h.preemptions++
+	r.remember(h, by)
+	if h.Requeue {
+		r.enqueue(h)
+		r.freed(h.pool)
+	} else {
+		r.Stopped++
+		r.end(h)
+	}
+	by.victims = slices.DeleteFunc(by.victims, func(v *job) bool { return v == h })
+	r.charge(by)
+	if len(by.victims) == 0 {
+		r.launch(by)
+	}
+}
+
+// remember notes who preempted a job, and who preempted that one, as far as they live.
+func (r *Replay) remember(h, by *job) {
+	all := h.preemptedBy[:0]
+	for _, id := range slices.Concat(h.preemptedBy, []sched.ID{by.id}, by.preemptedBy) {
+		if r.live[id] != nil && !slices.Contains(all, id) {
+			all = append(all, id)
+		}
+	}
+	h.preemptedBy = all
+}
+
+// end forgets a job that holds nothing any more.
+func (r *Replay) end(j *job) {
+	delete(r.live, j.id)
+	r.account(j)
+	r.recycle(j)
+}
+
+func (r *Replay) job() *job {
+	if n := len(r.free); n > 0 {
+		j := r.free[n-1]
+		r.free = r.free[:n-1]
+		return j
+	}
+	return new(job)
+}
+
+func (r *Replay) recycle(j *job) {
+	*j = job{victims: j.victims[:0], preemptedBy: j.preemptedBy[:0]}
+	r.free = append(r.free, j)
+}
+
+// index tells the core of a job that has quota.
+func (r *Replay) index(j *job) {
+	r.core.PutAgent(sched.Agent{ID: j.id, Pool: j.Pool, Node: j.node, Gives: j.held, Settled: len(j.victims) == 0})
+	if !j.Idle {
+		r.core.PutTask(sched.Task{ID: j.id, Name: j.Name, Agent: j.id, Pool: j.Pool, Priority: j.Priority, Labels: j.Labels,
+			Start: j.started, Estimate: j.Estimate, PreemptedBy: j.preemptedBy, Preemptions: j.preemptions})
+	}
+}
+
+// unindex takes a job out of the core and off its node.
+func (r *Replay) unindex(j *job) {
+	r.core.RemoveTask(j.id)
+	r.core.RemoveAgent(j.id)
+	if !j.charged.IsZero() {
+		r.nodes.Adjust(j.node, j.charged)
+		j.charged = sched.Resources{}
+	}
+}
