@@ -30,7 +30,7 @@ type command struct {
 type stdio struct{ out, err io.Writer }
 
 func commands() []*command {
-	return []*command{upCommand(), serveCommand(), migrateCommand(), verifyCommand(), versionCommand()}
+	return []*command{upCommand(), serveCommand(), migrateCommand(), verifyCommand(), simulateCommand(), versionCommand()}
 }
 
 // errUsage is answered with the command's help on how to call it.

@@ -32,8 +32,9 @@ type job struct {
 	everRan     bool
 	done        sched.Time // of its work, and saved
 	ran         sched.Time // all attempts together
-	preemptedBy []sched.ID
+	preemptedBy []elder
 	preemptions int
+	seen        uint64 // by which walk through elders
 	victims     []*job // it waits until they are gone
 	by          *job   // it makes way for that one
 
@@ -51,7 +52,7 @@ func (r *Replay) arrive(t Task) {
 		return
 	}
 	j := r.job()
-	j.Task, j.id, j.pool, j.slot = t, r.newID(), p, -1
+	j.Task, j.id, j.pool = t, r.newID(), p
 	if t.Queue && p.line.goesFirst(j) {
 		r.enqueue(j)
 		return
@@ -87,24 +88,38 @@ func (r *Replay) decide(j *job) sched.Decision {
 	return d
 }
 
-// elders are the tasks it must never take: those that preempted it and, through
-// what is live, those that preempted them.
+// elder is a task that preempted another; its job may have passed on to a third since.
+type elder struct {
+	*job
+	id sched.ID
+}
+
+func (e elder) lives() bool { return e.job.id == e.id }
+
+// elders are the tasks it must never take, of those that could be taken: those that
+// preempted it and, through what is live, those that preempted them.
 func (r *Replay) elders(j *job) []sched.ID {
 	if len(j.preemptedBy) == 0 {
 		return nil
 	}
-	seen := map[sched.ID]bool{j.id: true}
-	var out []sched.ID
-	for next := slices.Clone(j.preemptedBy); len(next) > 0; next = next[1:] {
-		if id := next[0]; !seen[id] {
-			seen[id] = true
-			out = append(out, id)
-			if e := r.live[id]; e != nil {
-				next = append(next, e.preemptedBy...)
-			}
+	j.preemptedBy = slices.DeleteFunc(j.preemptedBy, func(e elder) bool { return !e.lives() })
+	r.walk++
+	j.seen = r.walk
+	next := append(r.next[:0], j.preemptedBy...)
+	ids := r.ids[:0]
+	for at := 0; at < len(next); at++ {
+		e := next[at]
+		if !e.lives() || e.seen == r.walk {
+			continue
 		}
+		e.seen = r.walk
+		if e.state == running || e.state == launching {
+			ids = append(ids, e.id)
+		}
+		next = append(next, e.preemptedBy...)
 	}
-	return out
+	r.next, r.ids = next, ids
+	return ids
 }
 
 // enqueue puts a job in line.
@@ -279,10 +294,12 @@ func (r *Replay) gone(h *job) {
 
 // remember notes who preempted a job, and who preempted that one, as far as they live.
 func (r *Replay) remember(h, by *job) {
+	r.walk++
 	all := h.preemptedBy[:0]
-	for _, id := range slices.Concat(h.preemptedBy, []sched.ID{by.id}, by.preemptedBy) {
-		if r.live[id] != nil && !slices.Contains(all, id) {
-			all = append(all, id)
+	for _, e := range slices.Concat(h.preemptedBy, []elder{{by, by.id}}, by.preemptedBy) {
+		if e.lives() && e.seen != r.walk {
+			e.seen = r.walk
+			all = append(all, e)
 		}
 	}
 	h.preemptedBy = all
@@ -301,20 +318,20 @@ func (r *Replay) job() *job {
 		r.free = r.free[:n-1]
 		return j
 	}
-	return new(job)
+	return &job{slot: -1}
 }
 
 func (r *Replay) recycle(j *job) {
-	*j = job{victims: j.victims[:0], preemptedBy: j.preemptedBy[:0]}
+	*j = job{victims: j.victims[:0], slot: -1}
 	r.free = append(r.free, j)
 }
 
-// index tells the core of a job that has quota.
+// index tells the core of a job that has quota. Who preempted it is for elders to say.
 func (r *Replay) index(j *job) {
 	r.core.PutAgent(sched.Agent{ID: j.id, Pool: j.Pool, Node: j.node, Gives: j.held, Settled: len(j.victims) == 0})
 	if !j.Idle {
 		r.core.PutTask(sched.Task{ID: j.id, Name: j.Name, Agent: j.id, Pool: j.Pool, Priority: j.Priority, Labels: j.Labels,
-			Start: j.started, Estimate: j.Estimate, PreemptedBy: j.preemptedBy, Preemptions: j.preemptions})
+			Start: j.started, Estimate: j.Estimate, Preemptions: j.preemptions})
 	}
 }
 

@@ -112,6 +112,10 @@ type Replay struct {
 	drain  []*pool
 	recent []loss // of the last minute
 
+	walk uint64     // through elders
+	next []elder    // of it; reused
+	ids  []sched.ID // found by it; reused
+
 	measures
 }
 
@@ -174,6 +178,9 @@ func New(cfg Config) (*Replay, error) {
 
 // Now is the simulated time.
 func (r *Replay) Now() sched.Time { return r.now }
+
+// Elapsed is the simulated time since the first arrival, in milliseconds.
+func (r *Replay) Elapsed() sched.Time { return r.now - r.begin }
 
 // Live is how many tasks are there: running, on their way in or out, and waiting.
 func (r *Replay) Live() int { return len(r.live) }
