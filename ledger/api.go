@@ -13,6 +13,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
+	"runtime"
 	"sync"
 	"time"
 
@@ -48,8 +49,9 @@ type Ledger struct {
 	server string
 	log    *slog.Logger
 	// servers are those that share the database.
-	servers *membership
-	hurry   chan struct{} // a queue could move on
+	servers   *membership
+	hurry     chan struct{} // a queue could move on
+	backtests chan struct{} // holds one for each that is under way
 
 	mu      sync.Mutex
 	waiting map[sched.ID]map[chan struct{}]bool
@@ -69,7 +71,7 @@ func Open(ctx context.Context, pool *pgxpool.Pool, opts Options) (*Ledger, error
 		opts.Server = "server-" + uuidString(newID())
 	}
 	l := &Ledger{pool: pool, q: dbgen.New(pool), opts: opts, server: opts.Server, log: opts.Logger,
-		hurry: make(chan struct{}, 1), waiting: map[sched.ID]map[chan struct{}]bool{}, spaces: map[string]int64{}}
+		backtests: make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2)), hurry: make(chan struct{}, 1), waiting: map[sched.ID]map[chan struct{}]bool{}, spaces: map[string]int64{}}
 	l.feed = newFeed(l)
 	l.servers = newMembership(l)
 	laneConns, err := laneConnections(ctx, pool)

@@ -45,6 +45,7 @@ var (
 	ErrInsufficient   = &Error{Code: "insufficient_resources"}
 	ErrWrongState     = &Error{Code: "wrong_state"}
 	ErrConflict       = &Error{Code: "version_conflict"}
+	ErrBusy           = &Error{Code: "too_many_backtests"}
 	ErrUnavailable    = &Error{Code: "database_unavailable"}
 	ErrClosed         = &Error{Code: "shutting_down"}
 	ErrInternal       = &Error{Code: "internal"}

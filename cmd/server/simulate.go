@@ -31,9 +31,9 @@ what is used when none is given.
 }
 
 type simulateSettings struct {
-	workload, trace, policy, json, svg string
-	pools, tasks, seed                 int
-	quiet                              bool
+	workload, trace, policy, json string
+	pools, tasks, seed            int
+	quiet                         bool
 }
 
 func (c *simulateSettings) register(s *settings) {
@@ -44,7 +44,6 @@ func (c *simulateSettings) register(s *settings) {
 	s.number(&c.tasks, "tasks", "", 0, "how many tasks, instead of the workload's number")
 	s.number(&c.seed, "seed", "", 1, "of the random numbers")
 	s.text(&c.json, "json", "FILE", "", "", "write the result there as JSON")
-	s.text(&c.svg, "svg", "FILE", "", "", "write a plot of it there")
 	s.toggle(&c.quiet, "quiet", "", "say nothing while it runs")
 }
 
@@ -72,9 +71,6 @@ func (c *simulateSettings) run(ctx context.Context, io stdio, args []string) err
 		if err := os.WriteFile(c.json, append(doc, '\n'), 0o644); err != nil {
 			return err
 		}
-	}
-	if c.svg != "" {
-		return os.WriteFile(c.svg, report.SVG(), 0o644)
 	}
 	return nil
 }

@@ -9,3 +9,6 @@ const (
 	LiveTasksSQL  = liveTasks
 	TasksByUIDSQL = tasksByUID
 )
+
+// HistorySQL is a query that may answer a million rows, which are read as they arrive.
+const HistorySQL = history

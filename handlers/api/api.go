@@ -89,6 +89,7 @@ func New(d Deps) *API {
 	a.registerPreemption()
 	a.registerPolicy()
 	a.registerWhatIf()
+	a.registerBacktest()
 	a.registerAgents()
 	a.registerEvents(v1)
 	a.registerNamespaces()

@@ -37,6 +37,8 @@ type fake struct {
 	agents  []ledger.Page[ledger.Agent]
 	policy  ledger.PolicyVersion
 	whatIf  ledger.WhatIfAnswer
+	tried   ledger.BacktestResult
+	steps   int                          // of progress a backtest tells before it ends
 	earlier map[int]ledger.PolicyVersion // by number; policy is meant by any other
 	preempt ledger.Preemption
 	eval    ledger.EvaluationResult
@@ -180,6 +182,15 @@ func (f *fake) Rollback(_ context.Context, ns string, to, base int, author, comm
 	return f.policy, f.asked("Rollback", ns, to, base, author, comment)
 }
 
+func (f *fake) Backtest(ctx context.Context, ns string, r ledger.BacktestRequest, progress func(ledger.BacktestProgress)) (ledger.BacktestResult, error) {
+	for i := range f.steps {
+		progress(ledger.BacktestProgress{Tasks: i, Of: f.steps, Simulated: noon})
+		if ctx.Err() != nil {
+			return f.tried, ctx.Err()
+		}
+	}
+	return f.tried, f.asked("Backtest", ns, r)
+}
 func (f *fake) WhatIf(_ context.Context, ns string, w ledger.WhatIf) (ledger.WhatIfAnswer, error) {
 	return f.whatIf, f.asked("WhatIf", ns, w)
 }
@@ -247,7 +258,7 @@ func send(t *testing.T, h http.Handler, method, target, body string, headers ...
 	w := httptest.NewRecorder()
 	h.ServeHTTP(w, r)
 	out := reply{Response: w.Result(), text: w.Body.String()}
-	if strings.Contains(w.Header().Get("Content-Type"), "json") {
+	if media := w.Header().Get("Content-Type"); strings.Contains(media, "json") && media != "application/x-ndjson" {
 		if err := json.Unmarshal(w.Body.Bytes(), &out.json); err != nil {
 			t.Fatalf("%s %s answered broken JSON: %v\n%s", method, target, err, out.text)
 		}

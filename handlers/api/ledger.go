@@ -49,6 +49,7 @@ type Ledger interface {
 	PutPolicy(ctx context.Context, ns string, c ledger.PolicyChange) (ledger.PolicyVersion, error)
 	Rollback(ctx context.Context, ns string, to, base int, author, comment string) (ledger.PolicyVersion, error)
 	WhatIf(ctx context.Context, ns string, w ledger.WhatIf) (ledger.WhatIfAnswer, error)
+	Backtest(ctx context.Context, ns string, r ledger.BacktestRequest, progress func(ledger.BacktestProgress)) (ledger.BacktestResult, error)
 
 	Namespaces(ctx context.Context) ([]string, error)
 	Events(ctx context.Context, ns string, after int64, limit int) ([]ledger.Event, error)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/schedulemesh/schedulemesh/ledger"
 	"github.com/schedulemesh/schedulemesh/sched"
+	"github.com/schedulemesh/schedulemesh/sched/replay"
 )
 
 func ptr[T any](v T) *T { return &v }
@@ -114,6 +115,13 @@ func TestRoutes(t *testing.T) {
 		"what if the policy": {"POST", "/api/v1/policy/what-if?namespace=empty", `{"policy":{}}`, nil, "WhatIf", "empty",
 			[]any{ledger.WhatIf{Draft: json.RawMessage(`{}`)}}, 200,
 			map[string]any{"queue.waiting": 2.0, "queue.items.changed": true, "queue.items.draft.outcome": "admit", "running.items.change": "takeable", "running.protected": 1.0}},
+		"backtest": {"POST", "/api/v1/policy/backtest?namespace=n", `{"policy":{"min_preempt_score":2},"last":60,"limit":3}`, nil, "Backtest", "n",
+			[]any{ledger.BacktestRequest{Draft: json.RawMessage(`{"min_preempt_score":2}`), Last: time.Minute, Limit: 3}}, 200,
+			map[string]any{"policy_version": 3.0, "tasks": 7.0, "left_out.never_ran": 2.0, "changes.field": "min_preempt_score", "active.preemptions.total": 5.0, "draft.waits.p99_seconds": 2.5,
+				"difference.preemptions.total": -3.0, "difference.waits.p99_seconds": 1.5, "difference.waits.from": nil, "difference.waits.below": 5.0, "difference.refused": 4.0,
+				"different": 9.0, "differences.task_id": "v", "differences.active.by": "high", "differences.draft.times": 0.0}},
+		"backtest a time": {"POST", "/api/v1/policy/backtest", `{"policy":{},"from":"2026-03-01T12:00:00Z","to":"2026-03-02T12:00:00Z"}`, nil, "Backtest", "default",
+			[]any{ledger.BacktestRequest{Draft: json.RawMessage(`{}`), From: noon.Truncate(time.Second), To: noon.Truncate(time.Second).Add(24 * time.Hour)}}, 200, nil},
 		"validate a good policy": {"POST", "/api/v1/policy/validate", `{"policy":{"protected_pools":["nowhere"]}}`, nil, "Pools", "default", nil, 200,
 			map[string]any{"valid": true, "errors": []any{}, "warnings": []any{`protected_pools: there is no pool "nowhere"`}, "policy.cancel_timeout": 5.0}},
 		"validate a bad policy": {"POST", "/api/v1/policy/validate", `{"policy":{"min_preempt_score":-1}}`, nil, "", "", nil, 200,
@@ -148,6 +156,11 @@ func TestRoutes(t *testing.T) {
 				eval: ledger.EvaluationResult{ShouldPreempt: true, Candidates: []sched.Candidate{candidate}, PolicyVersion: 3, Decision: &sched.Decision{
 					Outcome: sched.Preempt, Deficit: sched.Resources{GPU: 500}, Victims: []sched.Victim{{AgentName: "a1", Gives: sched.Resources{GPU: 2000}, Tasks: []sched.Candidate{candidate}}}}},
 			}
+			below := sched.Milli(5000)
+			f.tried = ledger.BacktestResult{PolicyVersion: 3, Tasks: 7, LeftOut: map[string]int{"never_ran": 2}, Changes: []sched.Change{{Field: "min_preempt_score"}}, Different: 9,
+				Active:      replay.Summary{Counts: replay.Counts{Preemptions: replay.Preemptions{Total: 5}}, Waits: []replay.Waits{{Below: &below, P99: 1}}},
+				Draft:       replay.Summary{Counts: replay.Counts{Preemptions: replay.Preemptions{Total: 2}}, Waits: []replay.Waits{{Below: &below, P99: 2.5}}, Refused: map[sched.Code]int64{"no_victims": 4}},
+				Differences: []ledger.PreemptedDifferently{{TaskID: "v", Active: 2, ActiveBy: "high", ActiveReason: sched.SamePool}}}
 			if tt.ns == "empty" {
 				f.whatIf = ledger.WhatIfAnswer{Queued: 2, Queue: []ledger.QueueEffect{{TaskID: "w", Changed: true, Draft: sched.Decision{Outcome: sched.Admit}}},
 					Shift: ledger.Exposure{Protected: 1, Items: []ledger.ExposedTask{{TaskID: "r", Takeable: true}}}}
@@ -188,7 +201,7 @@ func TestEveryRouteIsTested(t *testing.T) {
 			}
 		}
 	}
-	if n != 44 {
+	if n != 45 {
 		t.Errorf("there are %d operations; add the new one to the tests, then change this number", n)
 	}
 }

@@ -19,11 +19,12 @@ const (
 // job is a live task.
 type job struct {
 	Task
-	id    sched.ID
-	state state
-	pool  *pool
-	held  sched.Resources
-	node  sched.NodeID
+	id     sched.ID
+	number int64 // of the submission
+	state  state
+	pool   *pool
+	held   sched.Resources
+	node   sched.NodeID
 	// charged is what it takes of its node's room.
 	charged sched.Resources
 
@@ -52,7 +53,7 @@ func (r *Replay) arrive(t Task) {
 		return
 	}
 	j := r.job()
-	j.Task, j.id, j.pool = t, r.newID(), p
+	j.Task, j.id, j.number, j.pool = t, r.newID(), r.Tasks, p
 	if t.Queue && p.line.goesFirst(j) {
 		r.enqueue(j)
 		return
@@ -200,7 +201,7 @@ func (r *Replay) take(by *job, v *sched.Victim) {
 	}
 	r.preempted(c.Reason, lost)
 	if r.cfg.Preempted != nil {
-		r.cfg.Preempted(Preemption{At: r.now, Victim: h.Name, VictimPool: h.Pool, Priority: h.Priority, By: by.Name, ByPool: by.Pool,
+		r.cfg.Preempted(Preemption{At: r.now, Victim: h.Name, Number: h.number, VictimPool: h.Pool, Priority: h.Priority, By: by.Name, ByPool: by.Pool,
 			ByPriority: by.Priority, Reason: c.Reason, Score: c.Score, Ran: ran, Lost: lost})
 	}
 }

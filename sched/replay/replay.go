@@ -67,6 +67,7 @@ var Usual = Latencies{Cancel: 100, Save: 100, Launch: 90}
 type Preemption struct {
 	At         sched.Time
 	Victim     string
+	Number     int64 // of the victim: 1 for the first task that was submitted, and so on
 	VictimPool string
 	Priority   sched.Milli // of the victim
 	By         string

@@ -73,6 +73,7 @@ var Codes = []Code{
 	{"misdirected_request", 421, "Unknown host name", "The Host header names a host this server does not answer for. Allow it in the server's configuration."},
 	{"invalid", 422, "Invalid request", "Some field is missing, unknown, of the wrong type or out of range; errors lists them."},
 	{"idempotency_key_reused", 422, "Idempotency key used before", "The same Idempotency-Key came with another request. Use a new key."},
+	{"too_many_backtests", 429, "Too many backtests", "As many backtests are under way as the server allows at once. Retry after the given seconds."},
 	{"internal", 500, "Internal error", "Our fault. The log has the request_id and the cause."},
 	{"database_unavailable", 503, "Database unavailable", "Nothing was done. Retry after the given seconds."},
 	{"bridge_unavailable", 503, "Ray unavailable", "The connection to the Ray cluster is down. Retry after the given seconds."},
@@ -97,8 +98,11 @@ func New(code, detail string) *Problem {
 		detail = "Something went wrong on our side; the log has the cause under the request_id."
 	}
 	p := &Problem{Type: "/api/docs#error-" + c.Name, Title: c.Title, Status: c.Status, Code: c.Name, Detail: detail}
-	if c.Status == http.StatusServiceUnavailable {
+	switch c.Status {
+	case http.StatusServiceUnavailable:
 		p.RetryAfter = 2
+	case http.StatusTooManyRequests:
+		p.RetryAfter = 10
 	}
 	return p
 }

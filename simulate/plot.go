@@ -1,4 +1,0 @@
-package simulate
-
-// SVG is the report as a plot.
-func (r *Report) SVG() []byte { return nil }
