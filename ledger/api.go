@@ -97,6 +97,7 @@ func Open(ctx context.Context, pool *pgxpool.Pool, opts Options) (*Ledger, error
 	go l.lane.run(run)
 	go l.start.run(run)
 	go l.feed.run(run)
+	go l.forgetAnswers(run)
 	go l.servers.run(run, conn)
 	go l.keepDeadlines(run)
 	if err := l.ensureNamespace(ctx, "default"); err != nil {

@@ -17,8 +17,45 @@ var ErrKeyReused = &Error{Code: "idempotency_key_reused"}
 // abandoned is when a first request that never finished no longer blocks its key.
 const abandoned = time.Minute
 
+// Answers are kept for keptFor; every forgetEvery the older ones are deleted, a bounded
+// number in one statement.
+const (
+	keptFor     = 24 * time.Hour
+	forgetEvery = 10 * time.Minute
+	forgetBatch = 5_000
+)
+
+// ForgetAnswers deletes answers older than a day, and says how many.
+func (l *Ledger) ForgetAnswers(ctx context.Context) (n int64, err error) {
+	for {
+		gone, err := l.q.ForgetIdempotent(ctx, dbgen.ForgetIdempotentParams{Before: l.now().Add(-keptFor), RowLimit: forgetBatch})
+		n += gone
+		if err != nil {
+			return n, l.lane.outward(err)
+		}
+		if gone < forgetBatch {
+			return n, nil
+		}
+	}
+}
+
+// forgetAnswers does so for as long as the ledger is open.
+func (l *Ledger) forgetAnswers(ctx context.Context) {
+	for {
+		select {
+		case <-time.After(forgetEvery):
+		case <-ctx.Done():
+			return
+		}
+		if _, err := l.ForgetAnswers(ctx); err != nil && ctx.Err() == nil {
+			l.log.Warn("forgetting old answers failed and is tried again", "error", err)
+		}
+	}
+}
+
 // Idempotent runs do once per key and namespace: a second request with the same
-// fingerprint gets the first one's answer (replayed), one with another is refused.
+// fingerprint gets the first one's answer (replayed), one with another is refused. After
+// a day the key is as new.
 func (l *Ledger) Idempotent(ctx context.Context, ns, key string, fingerprint []byte, do func(context.Context) (int, []byte, error)) (status int, body []byte, replayed bool, err error) {
 	if err := clean("Idempotency-Key", key, 255); err != nil {
 		return 0, nil, false, err

@@ -332,6 +332,25 @@ func (q *Queries) FinishIdempotent(ctx context.Context, arg FinishIdempotentPara
 	return err
 }
 
+const forgetIdempotent = `-- name: ForgetIdempotent :execrows
+DELETE FROM idempotency_keys WHERE ctid = ANY (ARRAY(
+    SELECT k.ctid FROM idempotency_keys k WHERE k.created_at < $1::timestamptz LIMIT $2))
+`
+
+type ForgetIdempotentParams struct {
+	Before   time.Time
+	RowLimit int32
+}
+
+// Deletes a bounded number of old answers.
+func (q *Queries) ForgetIdempotent(ctx context.Context, arg ForgetIdempotentParams) (int64, error) {
+	result, err := q.db.Exec(ctx, forgetIdempotent, arg.Before, arg.RowLimit)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected(), nil
+}
+
 const idempotentAnswer = `-- name: IdempotentAnswer :one
 SELECT fingerprint, status, body, created_at FROM idempotency_keys WHERE namespace_id = $1 AND key = $2
 `

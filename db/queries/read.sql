@@ -127,5 +127,10 @@ SELECT fingerprint, status, body, created_at FROM idempotency_keys WHERE namespa
 -- name: FinishIdempotent :exec
 UPDATE idempotency_keys SET status = @status, body = @body WHERE namespace_id = @namespace_id AND key = @key;
 
+-- name: ForgetIdempotent :execrows
+-- Deletes a bounded number of old answers.
+DELETE FROM idempotency_keys WHERE ctid = ANY (ARRAY(
+    SELECT k.ctid FROM idempotency_keys k WHERE k.created_at < @before::timestamptz LIMIT @row_limit));
+
 -- name: DropIdempotent :exec
 DELETE FROM idempotency_keys WHERE namespace_id = @namespace_id AND key = @key;
