@@ -127,6 +127,7 @@ func New(ctx context.Context, cfg Config) (a *App, err error) {
 	if err != nil {
 		return nil, err
 	}
+	collectLess(a.ledger.Loaded())
 	return a, nil
 }
 

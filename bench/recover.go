@@ -21,7 +21,7 @@ INSERT INTO tasks (uid, namespace_id, kind, task_id, pool_id, pool_name, state, 
                    node_id, launch_id, actor_name, ray_namespace, actor_id, pid, spec, body_hash, estimate_ms, launch_ms, actor, submitted_at, started_at)
 SELECT uid, namespace_id, 'task', 'train-' || i, pool_id, pool_name, 'running', (random() * 100)::int * 100,
        jsonb_build_object('stage', (ARRAY['prod', 'dev', 'batch'])[1 + i % 3], 'team', 'team-' || i % 50), request, request, 'used', pool_name || '-agent-' || i,
-       'node-' || i % 500, uid || '.1', 'schedulemesh-' || uid || '-1', 'schedulemesh', md5(i::text), 1000 + i % 30000,
+       'node-' || i % 500, uid || '.1', uid || '.1', 'schedulemesh', md5(i::text), 1000 + i % 30000,
        '{"actor_class": "schedulemesh.core.agent_actor:AgentActor", "entry": {"method": "run"}}', decode(md5(i::text), 'hex'),
        CASE WHEN i % 4 > 0 THEN (random() * 7200000)::bigint ELSE 0 END, 60000, 'bench', now() - interval '1 hour', now() - random() * interval '1 hour'
 FROM (SELECT i, uuidv7() AS uid, p.id AS pool_id, p.namespace_id, p.name AS pool_name,

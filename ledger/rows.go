@@ -1,6 +1,7 @@
 package ledger
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"encoding/json"
@@ -98,6 +99,10 @@ func (rr *rowReader) row(raw [][]byte) (*row, error) {
 		r.extras = &e
 	}
 
+	named := len(actorName) > 0
+	if bytes.Equal(actorName, launchID) { // its usual name
+		actorName = nil
+	}
 	rr.unique = rr.unique[:0]
 	for _, part := range [...][]byte{taskID, agentName, actorName, actorID, bodyHash, reason, launchID} {
 		rr.unique = append(rr.unique, part...)
@@ -109,6 +114,9 @@ func (rr *rowReader) row(raw [][]byte) (*row, error) {
 	}
 	r.taskID, r.agentName, r.actorName, r.actorID, r.bodyHash = cut(taskID), cut(agentName), cut(actorName), cut(actorID), cut(bodyHash)
 	r.reason, r.launchID = cut(reason), cut(launchID)
+	if named && r.actorName == "" {
+		r.actorName = r.launchID
+	}
 	return r, nil
 }
 

@@ -360,6 +360,19 @@ func (l *lane) unpark() {
 	l.parked = l.parked[:0:0]
 }
 
+// Loaded gives a channel that is closed when every pool is loaded, or the ledger.
+func (l *Ledger) Loaded() <-chan struct{} {
+	over := make(chan struct{})
+	go func() {
+		defer close(over)
+		select {
+		case <-l.start.done:
+		case <-l.lane.stopped:
+		}
+	}()
+	return over
+}
+
 // soon waits until the pool is loaded in which a task or agent of this name is.
 func (l *Ledger) soon(ctx context.Context, ns, name string) error {
 	select {
