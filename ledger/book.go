@@ -36,8 +36,9 @@ type book struct {
 	total map[sched.NodeID]nodeTotal
 
 	deadlines sched.Agenda                   // of rows: see row.deadline
-	rooms     map[sched.NodeID]*sched.Agenda // when what sits on a node is expected to end
+	rooms     map[sched.NodeID]*sched.Agenda // when what sits on a node is expected to end; nil until somebody waits
 	holds     map[nodeKey]hold
+	calm      int // how often in a row nobody waited; see lookAway
 
 	unfinished map[int64]bool // pools whose queue could move on
 }
@@ -208,7 +209,7 @@ func newBook() *book {
 	return &book{
 		spaces: map[string]*space{}, byID: map[int64]*space{}, pools: map[int64]*pool{}, rows: map[sched.ID]*row{}, working: map[sched.ID]*row{}, launches: map[string]*row{}, guests: map[sched.ID][]*row{},
 		where: map[sched.ID]int64{},
-		nodes: sched.NewNodes(), total: map[sched.NodeID]nodeTotal{}, rooms: map[sched.NodeID]*sched.Agenda{}, holds: map[nodeKey]hold{}, unfinished: map[int64]bool{},
+		nodes: sched.NewNodes(), total: map[sched.NodeID]nodeTotal{}, holds: map[nodeKey]hold{}, unfinished: map[int64]bool{},
 	}
 }
 

@@ -14,6 +14,7 @@ func (l *Ledger) Dump(ctx context.Context) (string, error) {
 	var lines []string
 	say := func(format string, args ...any) { lines = append(lines, fmt.Sprintf(format, args...)) }
 	err := l.lane.look(ctx, func(b *book) {
+		b.lookAhead()
 		for _, p := range b.pools {
 			say("pool %s/%s %s %v targets %d version %d loaded %v: capacity %s reserved %s used %s borrowed %s lent %s names %v", p.space.name, p.name, p.cluster, p.labels,
 				p.targets, p.version, p.loaded, p.capacity, p.reserved, p.used, p.borrowed, p.lent, slices.Sorted(slices.Values(p.names)))
@@ -43,6 +44,9 @@ func (l *Ledger) Dump(ctx context.Context) (string, error) {
 		}
 		for _, s := range b.spaces {
 			say("namespace %s: policy %d, %d tasks, %d agents, %d in the core", s.name, s.policyVersion, len(s.tasks), len(s.agents), s.core.Len())
+		}
+		for id, room := range b.rooms {
+			say("room on %s: %d ends", id, room.Len())
 		}
 		say("%d launches, %d working", len(b.launches), len(b.working))
 	})

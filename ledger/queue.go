@@ -124,7 +124,7 @@ func (b *book) date(r *row) {
 		b.deadlines.Put(r.uid, at, sched.Resources{})
 		r.dated = true
 	}
-	if r.pool == nil || r.state == Queued {
+	if b.rooms == nil || r.pool == nil || r.state == Queued {
 		return
 	}
 	at, known := r.endsAt()
@@ -135,11 +135,70 @@ func (b *book) date(r *row) {
 	if r.heldAs != "" {
 		r.pool.ends.Put(r.uid, at, r.held)
 	}
-	if r.charged.node != "" && (r.state != Preempting || r.taking != nil && r.taking.drained) {
+	if r.givesRoom() {
 		if b.rooms[r.charged.node] == nil {
 			b.rooms[r.charged.node] = &sched.Agenda{}
 		}
 		b.rooms[r.charged.node].Put(r.uid, at, r.charged.amount)
+	}
+}
+
+// givesRoom reports whether room on a node comes free for anybody when the row ends.
+func (r *row) givesRoom() bool {
+	return r.charged.node != "" && (r.state != Preempting || r.taking != nil && r.taking.drained)
+}
+
+// lookAhead fills the agendas of what comes free, which nobody asks before somebody
+// waits: while nobody does, a running task costs neither their time nor their memory.
+func (b *book) lookAhead() {
+	b.calm = 0
+	if b.rooms != nil {
+		return
+	}
+	ends, rooms := map[*pool][]sched.Entry{}, map[sched.NodeID][]sched.Entry{}
+	for _, r := range b.rows {
+		if r.pool == nil || r.state == Queued {
+			continue
+		}
+		at, known := r.endsAt()
+		if !known {
+			continue
+		}
+		r.dated = true
+		if r.heldAs != "" {
+			ends[r.pool] = append(ends[r.pool], sched.Entry{ID: r.uid, At: at, Amount: r.held})
+		}
+		if r.givesRoom() {
+			rooms[r.charged.node] = append(rooms[r.charged.node], sched.Entry{ID: r.uid, At: at, Amount: r.charged.amount})
+		}
+	}
+	for p, entries := range ends {
+		p.ends.Fill(entries)
+	}
+	b.rooms = make(map[sched.NodeID]*sched.Agenda, len(rooms))
+	for node, entries := range rooms {
+		b.rooms[node] = &sched.Agenda{}
+		b.rooms[node].Fill(entries)
+	}
+}
+
+// lookAway gives the agendas up when nobody has asked and nobody waited for a minute.
+func (b *book) lookAway() {
+	if b.rooms == nil {
+		return
+	}
+	for _, p := range b.pools {
+		if p.line.Len() > 0 {
+			b.calm = 0
+			return
+		}
+	}
+	if b.calm++; b.calm < int(time.Minute/deadlineEvery) {
+		return
+	}
+	b.rooms = nil
+	for _, p := range b.pools {
+		p.ends = &sched.Agenda{}
 	}
 }
 
@@ -194,6 +253,7 @@ func (b *book) reserve(head *row, now time.Time) *sched.Reservation {
 }
 
 func (b *book) endsOf(p *pool) sched.Ends {
+	b.lookAhead()
 	return sched.Ends{Quota: p.ends, Borrowed: p.borrowed, Room: func(n sched.NodeID) *sched.Agenda { return b.rooms[n] }}
 }
 
@@ -413,6 +473,7 @@ func (l *Ledger) EndOverdue(ctx context.Context) error {
 			}
 		}
 		drained = b.overstayed(now)
+		b.lookAway()
 		more = slices.Collect(maps.Keys(b.unfinished))
 	}); err != nil {
 		return err

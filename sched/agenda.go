@@ -19,6 +19,25 @@ func (a *Agenda) Put(id ID, at Time, amount Resources) {
 	a.tree.put(&mark{id: id, key: int64(at), amount: amount})
 }
 
+// Entry is one entry of an agenda.
+type Entry struct {
+	ID     ID
+	At     Time
+	Amount Resources
+}
+
+// Fill makes an agenda of entries with ids of their own, in place of what it had:
+// quicker than to put one after the other.
+func (a *Agenda) Fill(entries []Entry) {
+	marks := make([]mark, len(entries))
+	sorted := make([]*mark, len(entries))
+	for i, e := range entries {
+		marks[i] = mark{id: e.ID, key: int64(e.At), amount: e.Amount}
+		sorted[i] = &marks[i]
+	}
+	a.tree.fill(sorted)
+}
+
 // Remove takes an id out; unknown ones are ignored.
 func (a *Agenda) Remove(id ID) { a.tree.remove(id) }
 
@@ -157,6 +176,34 @@ func (o *order) put(e *mark) {
 	o.by[e.id] = e
 	e.heap = blended(e.id)
 	o.root = insert(o.root, e)
+}
+
+// fill makes the tree of entries from left to right: what is still open is the rightmost path.
+func (o *order) fill(marks []*mark) {
+	slices.SortFunc(marks, (*mark).compare)
+	o.by = make(map[ID]*mark, len(marks))
+	var open []*mark
+	closed := func() *mark {
+		last := open[len(open)-1]
+		open = open[:len(open)-1]
+		last.update()
+		return last
+	}
+	for _, e := range marks {
+		o.by[e.id] = e
+		e.heap = blended(e.id)
+		for len(open) > 0 && open[len(open)-1].heap < e.heap {
+			e.left = closed()
+		}
+		if len(open) > 0 {
+			open[len(open)-1].right = e
+		}
+		open = append(open, e)
+	}
+	o.root = nil
+	for len(open) > 0 {
+		o.root = closed()
+	}
 }
 
 func (o *order) remove(id ID) {
