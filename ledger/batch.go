@@ -19,7 +19,11 @@ type batch struct {
 	rowsSeen map[*row]int // row → its entry in the journal
 	poolSeen map[*pool]bool
 
-	inserts []insert
+	inserts   []insert
+	handovers []handovers       // in turns; see handoverOf
+	turns     map[takenTask]int // in which turn a task's next preemption is
+	arrived   []*row            // preemptors that run now
+
 	writes  []sideWrite // statements besides the row updates, in order
 	first   []sideWrite // statements the others build on
 	dropped []*pool     // deleted pools, to forget after the commit

@@ -96,7 +96,10 @@ func (b *batch) preempted(task, by *row, t *taking, c sched.Candidate, taken sch
 	if by != nil {
 		attempt = by.attempt
 	}
-	b.writes = append(b.writes, newPreemption{p: p, space: task.space.id, victimAttempt: task.attempt, preemptorAttempt: attempt, agent: t.holder})
+	key := takenTask{task.uid, task.attempt}
+	turn := b.handoverOf(key)
+	turn.begin = append(turn.begin, newPreemption{p: p, space: task.space.id, victimAttempt: task.attempt, preemptorAttempt: attempt, agent: t.holder})
+	b.turns[key]++
 	b.event(task, string(Preempting), actor, p.Reason, words, p.Explanation)
 }
 
@@ -232,8 +235,8 @@ func (b *batch) setTaking(h *row, t *taking) {
 
 func (b *batch) updatePreemption(task *row, t *taking, gone time.Time) {
 	res := t.result[task.uid]
-	b.writes = append(b.writes, preemptionUpdate{victim: task.uid, attempt: task.attempt, phase: t.phase, res: res,
-		cancelled: t.cancelled, saved: t.saved, gone: gone})
+	key := takenTask{task.uid, task.attempt}
+	b.handoverOf(key).move[key] = preemptionUpdate{phase: t.phase, res: res, cancelled: t.cancelled, saved: t.saved, gone: gone}
 }
 
 // victimGone ends the handover of one agent that was seen gone: what it still held

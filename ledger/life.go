@@ -63,7 +63,7 @@ func (b *batch) ready(uid sched.ID, attempt int, s Started) error {
 		r.actorName, r.rayNS, r.actorID, r.node, r.pid = s.ActorName, s.RayNS, s.ActorID, s.Node, s.PID
 	})
 	if len(r.took) > 0 {
-		b.writes = append(b.writes, preemptorRunning{r.uid, r.attempt, b.now})
+		b.arrived = append(b.arrived, r)
 	}
 	b.event(r, string(Running), "", "", "Running on node "+short(string(s.Node)), map[string]any{
 		"node": s.Node, "pid": s.PID, "actor_name": s.ActorName, "warm_worker": s.Warm, "launch_ms": float64(s.Launch.Microseconds()) / 1000})

@@ -56,48 +56,6 @@ func (w savedStateWrite) queue(ctx context.Context, q *dbgen.Queries) error {
 	return q.WriteSavedState(ctx, dbgen.WriteSavedStateParams{Uid: pgUUID(w.uid), SavedState: w.state})
 }
 
-type newPreemption struct {
-	p                               Preemption
-	space                           int64
-	victimAttempt, preemptorAttempt int
-	agent                           sched.ID
-}
-
-func (w newPreemption) queue(ctx context.Context, q *dbgen.Queries) error {
-	return q.InsertPreemption(ctx, dbgen.InsertPreemptionParams{
-		NamespaceID: w.space, PreemptorUid: pgUUID(w.p.PreemptorUID), PreemptorTask: w.p.PreemptorTask, PreemptorPool: w.p.PreemptorPool,
-		PreemptorAttempt: int32(w.preemptorAttempt), VictimUid: pgUUID(w.p.VictimUID), VictimTask: w.p.VictimTask, VictimAttempt: int32(w.victimAttempt),
-		AgentUid: pgUUID(w.agent), AgentName: w.p.AgentName, PoolName: w.p.Pool, Priority: int64(w.p.Priority), Reason: w.p.Reason, Score: int64(w.p.Score),
-		Explanation: w.p.Explanation, PolicyVersion: int32(w.p.PolicyVersion), Phase: w.p.Phase, Taken: w.p.Taken.AppendJSON(nil), Loan: w.p.Loan,
-		Actor: w.p.Actor, DecidedAt: w.p.DecidedAt,
-	})
-}
-
-type preemptionUpdate struct {
-	victim                 sched.ID
-	attempt                int
-	phase                  string
-	res                    takeResult
-	cancelled, saved, gone time.Time
-}
-
-func (w preemptionUpdate) queue(ctx context.Context, q *dbgen.Queries) error {
-	return q.UpdatePreemption(ctx, dbgen.UpdatePreemptionParams{
-		Phase: w.phase, CancelSuccess: w.res.cancelSuccess, CancelError: w.res.cancelError, SaveError: w.res.saveError, SavedState: w.res.savedState,
-		CancelledAt: orNil(w.cancelled), SavedAt: orNil(w.saved), GoneAt: orNil(w.gone), VictimUid: pgUUID(w.victim), VictimAttempt: int32(w.attempt),
-	})
-}
-
-type preemptorRunning struct {
-	uid     sched.ID
-	attempt int
-	now     time.Time
-}
-
-func (w preemptorRunning) queue(ctx context.Context, q *dbgen.Queries) error {
-	return q.PreemptorRunning(ctx, dbgen.PreemptorRunningParams{Now: w.now, PreemptorUid: pgUUID(w.uid), Attempt: int32(w.attempt)})
-}
-
 type sqlWrite func(ctx context.Context, q *dbgen.Queries) error
 
 func (w sqlWrite) queue(ctx context.Context, q *dbgen.Queries) error { return w(ctx, q) }
@@ -220,6 +178,7 @@ func (b *batch) flush(ctx context.Context) *pgx.Batch {
 	if len(w.PoolIds) > 0 {
 		must(q.WriteBalances(ctx, w))
 	}
+	must(b.queuePreemptions(ctx, q))
 	for _, s := range b.writes {
 		must(s.queue(ctx, q))
 	}

@@ -94,60 +94,67 @@ func (q *Queries) InsertEvents(ctx context.Context, arg InsertEventsParams) erro
 	return err
 }
 
-const insertPreemption = `-- name: InsertPreemption :exec
+const insertPreemptions = `-- name: InsertPreemptions :exec
 INSERT INTO preemptions (namespace_id, preemptor_uid, preemptor_task, preemptor_pool, preemptor_attempt, victim_uid, victim_task, victim_attempt,
                          agent_uid, agent_name, pool_name, priority, reason, score, explanation, policy_version, phase, taken, loan, actor, decided_at)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8,
-        $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21)
+SELECT u.namespace_id, u.preemptor_uid, u.preemptor_task, u.preemptor_pool, u.preemptor_attempt, u.victim_uid, u.victim_task, u.victim_attempt,
+       u.agent_uid, u.agent_name, u.pool_name, u.priority, u.reason, u.score, u.explanation, u.policy_version, u.phase, u.taken, u.loan, u.actor, $1::timestamptz
+FROM (SELECT unnest($2::bigint[]) AS namespace_id, unnest($3::uuid[]) AS preemptor_uid, unnest($4::text[]) AS preemptor_task,
+             unnest($5::text[]) AS preemptor_pool, unnest($6::integer[]) AS preemptor_attempt,
+             unnest($7::uuid[]) AS victim_uid, unnest($8::text[]) AS victim_task, unnest($9::integer[]) AS victim_attempt,
+             unnest($10::uuid[]) AS agent_uid, unnest($11::text[]) AS agent_name, unnest($12::text[]) AS pool_name,
+             unnest($13::bigint[]) AS priority, unnest($14::text[]) AS reason, unnest($15::bigint[]) AS score,
+             unnest($16::jsonb[]) AS explanation, unnest($17::integer[]) AS policy_version, unnest($18::text[]) AS phase,
+             unnest($19::jsonb[]) AS taken, unnest($20::boolean[]) AS loan, unnest($21::text[]) AS actor) u
 `
 
-type InsertPreemptionParams struct {
-	NamespaceID      int64
-	PreemptorUid     pgtype.UUID
-	PreemptorTask    string
-	PreemptorPool    string
-	PreemptorAttempt int32
-	VictimUid        pgtype.UUID
-	VictimTask       string
-	VictimAttempt    int32
-	AgentUid         pgtype.UUID
-	AgentName        string
-	PoolName         string
-	Priority         int64
-	Reason           string
-	Score            int64
-	Explanation      []byte
-	PolicyVersion    int32
-	Phase            string
-	Taken            []byte
-	Loan             bool
-	Actor            string
-	DecidedAt        time.Time
+type InsertPreemptionsParams struct {
+	DecidedAt         time.Time
+	NamespaceIds      []int64
+	PreemptorUids     []pgtype.UUID
+	PreemptorTasks    []string
+	PreemptorPools    []string
+	PreemptorAttempts []int32
+	VictimUids        []pgtype.UUID
+	VictimTasks       []string
+	VictimAttempts    []int32
+	AgentUids         []pgtype.UUID
+	AgentNames        []string
+	PoolNames         []string
+	Priorities        []int64
+	Reasons           []string
+	Scores            []int64
+	Explanations      [][]byte
+	PolicyVersions    []int32
+	Phases            []string
+	Takens            [][]byte
+	Loans             []bool
+	Actors            []string
 }
 
-func (q *Queries) InsertPreemption(ctx context.Context, arg InsertPreemptionParams) error {
-	_, err := q.db.Exec(ctx, insertPreemption,
-		arg.NamespaceID,
-		arg.PreemptorUid,
-		arg.PreemptorTask,
-		arg.PreemptorPool,
-		arg.PreemptorAttempt,
-		arg.VictimUid,
-		arg.VictimTask,
-		arg.VictimAttempt,
-		arg.AgentUid,
-		arg.AgentName,
-		arg.PoolName,
-		arg.Priority,
-		arg.Reason,
-		arg.Score,
-		arg.Explanation,
-		arg.PolicyVersion,
-		arg.Phase,
-		arg.Taken,
-		arg.Loan,
-		arg.Actor,
+func (q *Queries) InsertPreemptions(ctx context.Context, arg InsertPreemptionsParams) error {
+	_, err := q.db.Exec(ctx, insertPreemptions,
 		arg.DecidedAt,
+		arg.NamespaceIds,
+		arg.PreemptorUids,
+		arg.PreemptorTasks,
+		arg.PreemptorPools,
+		arg.PreemptorAttempts,
+		arg.VictimUids,
+		arg.VictimTasks,
+		arg.VictimAttempts,
+		arg.AgentUids,
+		arg.AgentNames,
+		arg.PoolNames,
+		arg.Priorities,
+		arg.Reasons,
+		arg.Scores,
+		arg.Explanations,
+		arg.PolicyVersions,
+		arg.Phases,
+		arg.Takens,
+		arg.Loans,
+		arg.Actors,
 	)
 	return err
 }
@@ -298,18 +305,20 @@ func (q *Queries) LockPools(ctx context.Context, ids []int64) ([]LockPoolsRow, e
 	return items, nil
 }
 
-const preemptorRunning = `-- name: PreemptorRunning :exec
-UPDATE preemptions SET running_at = $1::timestamptz WHERE preemptor_uid = $2 AND preemptor_attempt = $3 AND phase <> 'undone'
+const preemptorsRunning = `-- name: PreemptorsRunning :exec
+UPDATE preemptions p SET running_at = $1::timestamptz
+FROM (SELECT unnest($2::uuid[]) AS uid, unnest($3::integer[]) AS attempt) u
+WHERE p.preemptor_uid = u.uid AND p.preemptor_attempt = u.attempt AND p.phase <> 'undone'
 `
 
-type PreemptorRunningParams struct {
-	Now          time.Time
-	PreemptorUid pgtype.UUID
-	Attempt      int32
+type PreemptorsRunningParams struct {
+	Now           time.Time
+	PreemptorUids []pgtype.UUID
+	Attempts      []int32
 }
 
-func (q *Queries) PreemptorRunning(ctx context.Context, arg PreemptorRunningParams) error {
-	_, err := q.db.Exec(ctx, preemptorRunning, arg.Now, arg.PreemptorUid, arg.Attempt)
+func (q *Queries) PreemptorsRunning(ctx context.Context, arg PreemptorsRunningParams) error {
+	_, err := q.db.Exec(ctx, preemptorsRunning, arg.Now, arg.PreemptorUids, arg.Attempts)
 	return err
 }
 
@@ -346,38 +355,42 @@ func (q *Queries) StartTasks(ctx context.Context, arg StartTasksParams) error {
 	return err
 }
 
-const updatePreemption = `-- name: UpdatePreemption :exec
-UPDATE preemptions
-SET phase = $1, cancel_success = $2, cancel_error = $3, save_error = $4, saved_state = $5,
-    cancelled_at = $6, saved_at = $7, gone_at = $8
-WHERE victim_uid = $9 AND victim_attempt = $10 AND phase <> 'undone'
+const updatePreemptions = `-- name: UpdatePreemptions :exec
+UPDATE preemptions p
+SET phase = u.phase, cancel_success = nullif(u.cancel_success, '')::boolean, cancel_error = u.cancel_error, save_error = u.save_error, saved_state = u.saved_state,
+    cancelled_at = nullif(u.cancelled_at, '0001-01-01 00:00:00+00'), saved_at = nullif(u.saved_at, '0001-01-01 00:00:00+00'), gone_at = nullif(u.gone_at, '0001-01-01 00:00:00+00')
+FROM (SELECT unnest($1::uuid[]) AS victim_uid, unnest($2::integer[]) AS victim_attempt, unnest($3::text[]) AS phase,
+             unnest($4::text[]) AS cancel_success, unnest($5::text[]) AS cancel_error, unnest($6::text[]) AS save_error,
+             unnest($7::jsonb[]) AS saved_state, unnest($8::timestamptz[]) AS cancelled_at,
+             unnest($9::timestamptz[]) AS saved_at, unnest($10::timestamptz[]) AS gone_at) u
+WHERE p.victim_uid = u.victim_uid AND p.victim_attempt = u.victim_attempt AND p.phase <> 'undone'
 `
 
-type UpdatePreemptionParams struct {
-	Phase         string
-	CancelSuccess *bool
-	CancelError   string
-	SaveError     string
-	SavedState    []byte
-	CancelledAt   *time.Time
-	SavedAt       *time.Time
-	GoneAt        *time.Time
-	VictimUid     pgtype.UUID
-	VictimAttempt int32
+type UpdatePreemptionsParams struct {
+	VictimUids      []pgtype.UUID
+	VictimAttempts  []int32
+	Phases          []string
+	CancelSuccesses []string
+	CancelErrors    []string
+	SaveErrors      []string
+	SavedStates     [][]byte
+	CancelledAts    []time.Time
+	SavedAts        []time.Time
+	GoneAts         []time.Time
 }
 
-func (q *Queries) UpdatePreemption(ctx context.Context, arg UpdatePreemptionParams) error {
-	_, err := q.db.Exec(ctx, updatePreemption,
-		arg.Phase,
-		arg.CancelSuccess,
-		arg.CancelError,
-		arg.SaveError,
-		arg.SavedState,
-		arg.CancelledAt,
-		arg.SavedAt,
-		arg.GoneAt,
-		arg.VictimUid,
-		arg.VictimAttempt,
+func (q *Queries) UpdatePreemptions(ctx context.Context, arg UpdatePreemptionsParams) error {
+	_, err := q.db.Exec(ctx, updatePreemptions,
+		arg.VictimUids,
+		arg.VictimAttempts,
+		arg.Phases,
+		arg.CancelSuccesses,
+		arg.CancelErrors,
+		arg.SaveErrors,
+		arg.SavedStates,
+		arg.CancelledAts,
+		arg.SavedAts,
+		arg.GoneAts,
 	)
 	return err
 }

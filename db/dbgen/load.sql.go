@@ -438,9 +438,9 @@ func (q *Queries) NamespacePolicyByID(ctx context.Context, id int64) (NamespaceP
 }
 
 const openPreemptions = `-- name: OpenPreemptions :many
-SELECT p.id, p.namespace_id, p.preemptor_uid, p.preemptor_task, p.preemptor_pool, p.preemptor_attempt, p.victim_uid, p.victim_task, p.victim_attempt, p.agent_uid, p.agent_name, p.pool_name, p.priority, p.reason, p.score, p.explanation, p.policy_version, p.phase, p.taken, p.loan, p.cancel_success, p.cancel_error, p.save_error, p.saved_state, p.actor, p.decided_at, p.cancelled_at, p.saved_at, p.gone_at, p.running_at, coalesce(h.pool_id, 0)::bigint AS holder_pool, coalesce(b.pool_id, 0)::bigint AS by_pool
+SELECT p.id, p.namespace_id, p.preemptor_uid, p.preemptor_task, p.preemptor_pool, p.preemptor_attempt, p.victim_uid, p.victim_task, p.victim_attempt, p.agent_uid, p.agent_name, p.pool_name, p.priority, p.reason, p.score, p.explanation, p.policy_version, p.phase, p.taken, p.loan, p.cancel_success, p.cancel_error, p.save_error, p.saved_state, p.actor, p.decided_at, p.cancelled_at, p.saved_at, p.gone_at, p.running_at, p.open, coalesce(h.pool_id, 0)::bigint AS holder_pool, coalesce(b.pool_id, 0)::bigint AS by_pool
 FROM preemptions p LEFT JOIN tasks h ON h.uid = p.agent_uid LEFT JOIN tasks b ON b.uid = p.preemptor_uid
-WHERE p.phase IN ('decided', 'cancelling', 'saving', 'killing') ORDER BY p.id
+WHERE p.open ORDER BY p.id
 `
 
 type OpenPreemptionsRow struct {
@@ -490,6 +490,7 @@ func (q *Queries) OpenPreemptions(ctx context.Context) ([]OpenPreemptionsRow, er
 			&i.Preemption.SavedAt,
 			&i.Preemption.GoneAt,
 			&i.Preemption.RunningAt,
+			&i.Preemption.Open,
 			&i.HolderPool,
 			&i.ByPool,
 		); err != nil {

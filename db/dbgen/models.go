@@ -137,6 +137,7 @@ type Preemption struct {
 	SavedAt          *time.Time
 	GoneAt           *time.Time
 	RunningAt        *time.Time
+	Open             *bool
 }
 
 type Server struct {

@@ -433,7 +433,7 @@ func (q *Queries) LastEventID(ctx context.Context) (int64, error) {
 }
 
 const listPreemptions = `-- name: ListPreemptions :many
-SELECT id, namespace_id, preemptor_uid, preemptor_task, preemptor_pool, preemptor_attempt, victim_uid, victim_task, victim_attempt, agent_uid, agent_name, pool_name, priority, reason, score, explanation, policy_version, phase, taken, loan, cancel_success, cancel_error, save_error, saved_state, actor, decided_at, cancelled_at, saved_at, gone_at, running_at FROM preemptions p WHERE p.namespace_id = (SELECT id FROM namespaces WHERE name = $1)
+SELECT id, namespace_id, preemptor_uid, preemptor_task, preemptor_pool, preemptor_attempt, victim_uid, victim_task, victim_attempt, agent_uid, agent_name, pool_name, priority, reason, score, explanation, policy_version, phase, taken, loan, cancel_success, cancel_error, save_error, saved_state, actor, decided_at, cancelled_at, saved_at, gone_at, running_at, open FROM preemptions p WHERE p.namespace_id = (SELECT id FROM namespaces WHERE name = $1)
   AND ($2::bigint = 0 OR p.id < $2) ORDER BY p.id DESC LIMIT $3
 `
 
@@ -483,6 +483,7 @@ func (q *Queries) ListPreemptions(ctx context.Context, arg ListPreemptionsParams
 			&i.SavedAt,
 			&i.GoneAt,
 			&i.RunningAt,
+			&i.Open,
 		); err != nil {
 			return nil, err
 		}
@@ -774,7 +775,7 @@ func (q *Queries) PoolsOf(ctx context.Context, namespace string) ([]Pool, error)
 }
 
 const preemptionByID = `-- name: PreemptionByID :one
-SELECT id, namespace_id, preemptor_uid, preemptor_task, preemptor_pool, preemptor_attempt, victim_uid, victim_task, victim_attempt, agent_uid, agent_name, pool_name, priority, reason, score, explanation, policy_version, phase, taken, loan, cancel_success, cancel_error, save_error, saved_state, actor, decided_at, cancelled_at, saved_at, gone_at, running_at FROM preemptions p WHERE p.namespace_id = (SELECT id FROM namespaces WHERE name = $1) AND p.id = $2
+SELECT id, namespace_id, preemptor_uid, preemptor_task, preemptor_pool, preemptor_attempt, victim_uid, victim_task, victim_attempt, agent_uid, agent_name, pool_name, priority, reason, score, explanation, policy_version, phase, taken, loan, cancel_success, cancel_error, save_error, saved_state, actor, decided_at, cancelled_at, saved_at, gone_at, running_at, open FROM preemptions p WHERE p.namespace_id = (SELECT id FROM namespaces WHERE name = $1) AND p.id = $2
 `
 
 type PreemptionByIDParams struct {
@@ -816,6 +817,7 @@ func (q *Queries) PreemptionByID(ctx context.Context, arg PreemptionByIDParams) 
 		&i.SavedAt,
 		&i.GoneAt,
 		&i.RunningAt,
+		&i.Open,
 	)
 	return i, err
 }
@@ -852,7 +854,7 @@ func (q *Queries) PreemptionCounts(ctx context.Context, namespace string) ([]Pre
 }
 
 const preemptionOfVictim = `-- name: PreemptionOfVictim :one
-SELECT id, namespace_id, preemptor_uid, preemptor_task, preemptor_pool, preemptor_attempt, victim_uid, victim_task, victim_attempt, agent_uid, agent_name, pool_name, priority, reason, score, explanation, policy_version, phase, taken, loan, cancel_success, cancel_error, save_error, saved_state, actor, decided_at, cancelled_at, saved_at, gone_at, running_at FROM preemptions p WHERE p.victim_uid = $1 AND p.victim_attempt = $2 ORDER BY p.id DESC LIMIT 1
+SELECT id, namespace_id, preemptor_uid, preemptor_task, preemptor_pool, preemptor_attempt, victim_uid, victim_task, victim_attempt, agent_uid, agent_name, pool_name, priority, reason, score, explanation, policy_version, phase, taken, loan, cancel_success, cancel_error, save_error, saved_state, actor, decided_at, cancelled_at, saved_at, gone_at, running_at, open FROM preemptions p WHERE p.victim_uid = $1 AND p.victim_attempt = $2 ORDER BY p.id DESC LIMIT 1
 `
 
 type PreemptionOfVictimParams struct {
@@ -894,6 +896,7 @@ func (q *Queries) PreemptionOfVictim(ctx context.Context, arg PreemptionOfVictim
 		&i.SavedAt,
 		&i.GoneAt,
 		&i.RunningAt,
+		&i.Open,
 	)
 	return i, err
 }

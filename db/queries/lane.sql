@@ -94,17 +94,30 @@ FROM (SELECT unnest(@ats::timestamptz[]) AS at, unnest(@namespace_ids::bigint[])
              unnest(@types::text[]) AS type, unnest(@actors::text[]) AS actor, unnest(@codes::text[]) AS code, unnest(@messages::text[]) AS message,
              unnest(@details::jsonb[]) AS detail, unnest(@policy_versions::integer[]) AS policy_version) u;
 
--- name: InsertPreemption :exec
+-- name: InsertPreemptions :exec
 INSERT INTO preemptions (namespace_id, preemptor_uid, preemptor_task, preemptor_pool, preemptor_attempt, victim_uid, victim_task, victim_attempt,
                          agent_uid, agent_name, pool_name, priority, reason, score, explanation, policy_version, phase, taken, loan, actor, decided_at)
-VALUES (@namespace_id, @preemptor_uid, @preemptor_task, @preemptor_pool, @preemptor_attempt, @victim_uid, @victim_task, @victim_attempt,
-        @agent_uid, @agent_name, @pool_name, @priority, @reason, @score, @explanation, @policy_version, @phase, @taken, @loan, @actor, @decided_at);
+SELECT u.namespace_id, u.preemptor_uid, u.preemptor_task, u.preemptor_pool, u.preemptor_attempt, u.victim_uid, u.victim_task, u.victim_attempt,
+       u.agent_uid, u.agent_name, u.pool_name, u.priority, u.reason, u.score, u.explanation, u.policy_version, u.phase, u.taken, u.loan, u.actor, @decided_at::timestamptz
+FROM (SELECT unnest(@namespace_ids::bigint[]) AS namespace_id, unnest(@preemptor_uids::uuid[]) AS preemptor_uid, unnest(@preemptor_tasks::text[]) AS preemptor_task,
+             unnest(@preemptor_pools::text[]) AS preemptor_pool, unnest(@preemptor_attempts::integer[]) AS preemptor_attempt,
+             unnest(@victim_uids::uuid[]) AS victim_uid, unnest(@victim_tasks::text[]) AS victim_task, unnest(@victim_attempts::integer[]) AS victim_attempt,
+             unnest(@agent_uids::uuid[]) AS agent_uid, unnest(@agent_names::text[]) AS agent_name, unnest(@pool_names::text[]) AS pool_name,
+             unnest(@priorities::bigint[]) AS priority, unnest(@reasons::text[]) AS reason, unnest(@scores::bigint[]) AS score,
+             unnest(@explanations::jsonb[]) AS explanation, unnest(@policy_versions::integer[]) AS policy_version, unnest(@phases::text[]) AS phase,
+             unnest(@takens::jsonb[]) AS taken, unnest(@loans::boolean[]) AS loan, unnest(@actors::text[]) AS actor) u;
 
--- name: UpdatePreemption :exec
-UPDATE preemptions
-SET phase = @phase, cancel_success = @cancel_success, cancel_error = @cancel_error, save_error = @save_error, saved_state = @saved_state,
-    cancelled_at = @cancelled_at, saved_at = @saved_at, gone_at = @gone_at
-WHERE victim_uid = @victim_uid AND victim_attempt = @victim_attempt AND phase <> 'undone';
+-- name: UpdatePreemptions :exec
+UPDATE preemptions p
+SET phase = u.phase, cancel_success = nullif(u.cancel_success, '')::boolean, cancel_error = u.cancel_error, save_error = u.save_error, saved_state = u.saved_state,
+    cancelled_at = nullif(u.cancelled_at, '0001-01-01 00:00:00+00'), saved_at = nullif(u.saved_at, '0001-01-01 00:00:00+00'), gone_at = nullif(u.gone_at, '0001-01-01 00:00:00+00')
+FROM (SELECT unnest(@victim_uids::uuid[]) AS victim_uid, unnest(@victim_attempts::integer[]) AS victim_attempt, unnest(@phases::text[]) AS phase,
+             unnest(@cancel_successes::text[]) AS cancel_success, unnest(@cancel_errors::text[]) AS cancel_error, unnest(@save_errors::text[]) AS save_error,
+             unnest(@saved_states::jsonb[]) AS saved_state, unnest(@cancelled_ats::timestamptz[]) AS cancelled_at,
+             unnest(@saved_ats::timestamptz[]) AS saved_at, unnest(@gone_ats::timestamptz[]) AS gone_at) u
+WHERE p.victim_uid = u.victim_uid AND p.victim_attempt = u.victim_attempt AND p.phase <> 'undone';
 
--- name: PreemptorRunning :exec
-UPDATE preemptions SET running_at = @now::timestamptz WHERE preemptor_uid = @preemptor_uid AND preemptor_attempt = @attempt AND phase <> 'undone';
+-- name: PreemptorsRunning :exec
+UPDATE preemptions p SET running_at = @now::timestamptz
+FROM (SELECT unnest(@preemptor_uids::uuid[]) AS uid, unnest(@attempts::integer[]) AS attempt) u
+WHERE p.preemptor_uid = u.uid AND p.preemptor_attempt = u.attempt AND p.phase <> 'undone';

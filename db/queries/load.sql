@@ -63,7 +63,7 @@ WHERE uid = ANY (@uids::uuid[]);
 -- Handovers under way, and in which pools the agent and the preemptor are.
 SELECT sqlc.embed(p), coalesce(h.pool_id, 0)::bigint AS holder_pool, coalesce(b.pool_id, 0)::bigint AS by_pool
 FROM preemptions p LEFT JOIN tasks h ON h.uid = p.agent_uid LEFT JOIN tasks b ON b.uid = p.preemptor_uid
-WHERE p.phase IN ('decided', 'cancelling', 'saving', 'killing') ORDER BY p.id;
+WHERE p.open ORDER BY p.id;
 
 -- name: LostLately :many
 -- When pools lost agents, for max_preemptions_per_minute.
