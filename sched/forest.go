@@ -3,6 +3,7 @@ package sched
 import (
 	"math"
 	"slices"
+	"sort"
 )
 
 // forest holds tasks by what decides whether a rule applies, in groups.
@@ -39,12 +40,13 @@ type group struct {
 
 // fork leads a shape to its cell, and sums up what is below.
 type fork struct {
-	sum    branch
-	up     *fork
-	lo, hi *fork // nil when there is a cell
-	cell   *cell
-	dim    int
-	at     int32 // less goes left
+	sum  branch
+	up   *fork
+	kids *[2]fork // nil when there is a cell
+	cell *cell
+	at   int64 // less goes left
+	dim  int8  // by which resource; or by priority
+	deep int8  // how many forks are above
 }
 
 type cell struct {
@@ -84,7 +86,7 @@ func (f *forest) group(key groupKey) *group {
 func (g *group) insert(it *item, x *index) {
 	g.n++
 	g.in.n++
-	f := g.fork(it.gives)
+	f := g.fork(it)
 	c := f.cell
 	if c.n > 0 && c.root.most != it.gives {
 		c.mixed = true
@@ -102,7 +104,7 @@ func (g *group) insert(it *item, x *index) {
 func (g *group) remove(it *item, x *index) {
 	g.n--
 	g.in.n--
-	f := g.fork(it.gives)
+	f := g.fork(it)
 	c := f.cell
 	c.remove(it, x.weight)
 	f.sum = c.root
@@ -128,23 +130,30 @@ func (g *group) remove(it *item, x *index) {
 	}
 }
 
-func (g *group) fork(s shape) *fork {
+func (g *group) fork(it *item) *fork {
 	f := &g.top
 	for f.cell == nil {
-		if s[f.dim] < f.at {
-			f = f.lo
-		} else {
-			f = f.hi
-		}
+		f = &f.kids[f.side(it)]
 	}
 	return f
+}
+
+func (f *fork) side(it *item) int {
+	v := int64(it.priority)
+	if f.dim != byPriority {
+		v = int64(it.gives[f.dim])
+	}
+	if v < f.at {
+		return 0
+	}
+	return 1
 }
 
 func (f *fork) total() branch {
 	if f.cell != nil {
 		return f.cell.root
 	}
-	a, b := &f.lo.sum, &f.hi.sum
+	a, b := &f.kids[0].sum, &f.kids[1].sum
 	if compareKeys(b.priority, b.start, b.e, a.priority, a.start, a.e) < 0 {
 		a, b = b, a
 	}
@@ -157,22 +166,23 @@ func (f *fork) total() branch {
 // shrink makes one cell of two where little is left; where it cannot, of one
 // that is empty, what is beside it.
 func (f *fork) shrink(x *index) *fork {
-	if f.lo.cell != nil && f.hi.cell != nil && f.lo.cell.n+f.hi.cell.n <= x.core.sizes.cell/4 {
-		items := make([]item, 0, f.lo.cell.n+f.hi.cell.n)
+	lo, hi := &f.kids[0], &f.kids[1]
+	if lo.cell != nil && hi.cell != nil && lo.cell.n+hi.cell.n <= x.core.sizes.cell/4 {
+		items := make([]item, 0, lo.cell.n+hi.cell.n)
 		f.each(func(it *item) { items = append(items, *it) })
 		slices.SortFunc(items, func(a, b item) int { return a.compare(&b) })
-		f.cell, f.lo, f.hi = &cell{tree: treeOf(items, x.weight), mixed: mixed(items)}, nil, nil
+		f.cell, f.kids = &cell{tree: treeOf(items, x.weight), mixed: mixed(items)}, nil
 		return f
 	}
-	rest := f.lo
-	if f.lo.cell != nil && f.lo.cell.n == 0 {
-		rest = f.hi
-	} else if f.hi.cell == nil || f.hi.cell.n > 0 {
+	rest := lo
+	if lo.cell != nil && lo.cell.n == 0 {
+		rest = hi
+	} else if hi.cell == nil || hi.cell.n > 0 {
 		return f
 	}
-	f.lo, f.hi, f.cell, f.dim, f.at = rest.lo, rest.hi, rest.cell, rest.dim, rest.at
+	f.kids, f.cell, f.dim, f.at = rest.kids, rest.cell, rest.dim, rest.at
 	if f.cell == nil {
-		f.lo.up, f.hi.up = f, f
+		f.kids[0].up, f.kids[1].up = f, f
 	}
 	return f
 }
@@ -182,8 +192,8 @@ func (f *fork) each(do func(*item)) {
 		f.cell.each(do)
 		return
 	}
-	f.lo.each(do)
-	f.hi.each(do)
+	f.kids[0].each(do)
+	f.kids[1].each(do)
 }
 
 // split makes two cells of one, if it holds different shapes.
@@ -194,26 +204,32 @@ func (f *fork) split(x *index) {
 		f.cell.mixed = false
 		return
 	}
-	d, at := border(items)
+	f.dim, f.at = border(items, f.deep%4 == 0)
 	var parts [2][]item
 	for i := range items {
-		half := 0
-		if items[i].gives[d] >= at {
-			half = 1
-		}
-		parts[half] = append(parts[half], items[i])
+		side := f.side(&items[i])
+		parts[side] = append(parts[side], items[i])
 	}
-	f.cell, f.dim, f.at = nil, d, at
-	for i, to := range []**fork{&f.lo, &f.hi} {
+	f.cell, f.kids = nil, &[2]fork{}
+	for i := range parts {
 		c := &cell{tree: treeOf(parts[i], x.weight), mixed: mixed(parts[i])}
-		*to = &fork{sum: c.root, up: f, cell: c}
+		f.kids[i] = fork{sum: c.root, up: f, cell: c, deep: min(f.deep+1, math.MaxInt8-3)}
 	}
 	f.sum = f.total()
 }
 
-// border is where to halve items of different shapes: in the resource in which
-// they are widest, if that halves them, between the values nearest to the middle.
-func border(items []item) (dim int, at int32) {
+// byPriority is the dimension of a fork that is no resource.
+const byPriority = int8(len(shape{}))
+
+// border is where to halve items of different shapes: by priority, if they should
+// be and it does, or in the resource in which they are widest, if that halves
+// them, between the values nearest to the middle.
+func border(items []item, priority bool) (dim int8, at int64) {
+	if middle := items[len(items)/2].priority; priority && items[0].priority < middle {
+		if first := sort.Search(len(items), func(i int) bool { return items[i].priority >= middle }); first > len(items)/8 {
+			return byPriority, int64(middle)
+		}
+	}
 	values := make([]int32, len(items))
 	width := 0.0
 	for d := range (shape{}) {
@@ -237,7 +253,7 @@ func border(items []item) (dim int, at int32) {
 			ratio /= 100 // lopsided: only if there is nothing better
 		}
 		if ratio > width {
-			dim, width, at = d, ratio, values[border]
+			dim, width, at = int8(d), ratio, int64(values[border])
 		}
 	}
 	return dim, at

@@ -71,13 +71,13 @@ func (n *naming) covers(rules []labelRule) bool {
 type sizes struct {
 	scan  int // below so many tasks everything is looked at
 	cell  int // above so many, a cell of different shapes is split
-	apart int // a pool of so many tasks, and an eighth of all, stands apart
+	apart int // a pool of so many tasks, and a quarter of all, stands apart
 	dirty int // so many changes are made at a time
 	step  int // so much is done at each question to follow a new policy
 	walk  int // after so many agents, nodes are looked at one by one
 }
 
-var usualSizes = sizes{scan: 1_000, cell: 512, apart: 10_000, dirty: 200, step: 256, walk: 1_000}
+var usualSizes = sizes{scan: 1_000, cell: 128, apart: 10_000, dirty: 200, step: 256, walk: 1_000}
 
 // ready returns the index, up to date; nil when there are so few tasks that a
 // scan is as good.

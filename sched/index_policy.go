@@ -26,9 +26,9 @@ func (x *index) pool(name string) *forest {
 // not when it is protected, and not when it is so large that it is better asked
 // by itself.
 func (x *index) weighPool(name string, f *forest) {
-	large := f.n >= x.core.sizes.apart && f.n >= len(x.entries)/8
+	large := f.n >= x.core.sizes.apart && f.n >= len(x.entries)/4
 	if !large && !f.home && f.n > 0 { // it stays apart until it is half of that
-		large = f.n >= x.core.sizes.apart/2 && f.n >= len(x.entries)/16
+		large = f.n >= x.core.sizes.apart/2 && f.n >= len(x.entries)/8
 	}
 	home := !large && !x.core.rules.protected[name]
 	if home == f.home && (home || f.apart) {
@@ -137,7 +137,7 @@ func (x *index) step(most int) {
 func (g *group) some() []*entry {
 	f := &g.top
 	for f.cell == nil {
-		f = f.lo
+		f = &f.kids[0]
 	}
 	b := f.cell.root.sub
 	for b.kids != nil {
@@ -163,8 +163,8 @@ func (f *fork) reweigh(weight Milli, most *int) bool {
 		*most -= leafCost * f.cell.root.reweigh(weight, *most/leafCost)
 		done = f.cell.root.weight == weight || f.cell.n == 0
 	} else {
-		lo := f.lo.reweigh(weight, most)
-		done = f.hi.reweigh(weight, most) && lo
+		lo := f.kids[0].reweigh(weight, most)
+		done = f.kids[1].reweigh(weight, most) && lo
 	}
 	f.sum = f.total()
 	return done

@@ -1,6 +1,7 @@
 package sched
 
 import (
+	"math"
 	"slices"
 	"strings"
 )
@@ -17,9 +18,13 @@ type search struct {
 	want     want
 	exact    bool // keys are made by the weight of the rules
 
-	sources []source
-	heap    []open
-	classes []judgedClass
+	sources  []source
+	heap     []open
+	top      []Micro // the best scores of tasks found, taken or not; see expect
+	expected int
+	floor    Micro // what scores less is not needed
+	hand     open  // the best of those just found, if it has an entry
+	classes  []judgedClass
 }
 
 // want is what an agent has to give to be of interest.
@@ -124,8 +129,8 @@ func (x *index) prepare(n *newcomer, deciding bool, cluster string, w want) *sea
 	clear(s.heap)
 	clear(s.sources)
 	clear(s.classes)
-	*s = search{x: x, c: n.core, n: n, deciding: deciding, cluster: cluster, want: w,
-		sources: s.sources[:0], heap: s.heap[:0], classes: s.classes[:0]}
+	*s = search{x: x, c: n.core, n: n, deciding: deciding, cluster: cluster, want: w, floor: math.MinInt64,
+		sources: s.sources[:0], heap: s.heap[:0], classes: s.classes[:0], top: s.top[:0]}
 	s.exact = x.weight == s.c.rules.RemainingTimeWeight
 	return s
 }
@@ -199,6 +204,38 @@ func (s *search) add(f *forest, as source, rest bool) {
 			o.fork = &g.top
 			s.heap = append(s.heap, o)
 		}
+	}
+}
+
+// expect says how many answers will be asked for: once so many are found, what
+// scores less is not looked at. Only where all that is found can be taken.
+func (s *search) expect(n int) {
+	c, r := s.c, &s.c.rules
+	_, live := c.tasks[s.n.ID]
+	if n > 64 || live || c.live != nil || len(s.n.blocked) > 0 || len(s.n.taken) > 0 || len(s.x.restive) > 0 || len(s.want.Other) > 1 ||
+		r.MaxPreemptionsPerMinute > 0 || r.MaxPreemptionsPerTask > countedTimes || r.SamePoolPriorityThreshold > r.CrossPoolPriorityThreshold ||
+		max(s.want.CPU, s.want.GPU, s.want.Memory) >= math.MaxInt32 || len(s.want.Other) == 1 && s.want.Other[0].Value >= math.MaxInt32 {
+		return
+	}
+	s.expected = n
+}
+
+// count notes the score of a task that can be taken.
+func (s *search) count(score Micro) {
+	if len(s.top) == s.expected && score <= s.floor {
+		return
+	}
+	at := len(s.top)
+	for at > 0 && s.top[at-1] < score {
+		at--
+	}
+	if len(s.top) < s.expected {
+		s.top = append(s.top, 0)
+	}
+	copy(s.top[at+1:], s.top[at:])
+	s.top[at] = score
+	if len(s.top) == s.expected {
+		s.floor = s.top[s.expected-1]
 	}
 }
 
@@ -293,6 +330,9 @@ func (s *search) judge(source int32, b *branch) (open, bool) {
 	} else if score < r.leastScore {
 		return open{}, false
 	}
+	if score < s.floor {
+		return open{}, false
+	}
 	start := b.start
 	if src.group.waiting {
 		start = s.n.now
@@ -312,8 +352,11 @@ func (s *search) judgeItem(source int32, it *item) (open, bool) {
 		base = max(base, r.LabelPriorityThreshold)
 	}
 	score := Micro(base)*1000 + Micro(r.RemainingTimeWeight)*Micro(max(it.end-src.now, 0))
-	if score < r.leastScore && !src.byLabel {
+	if score < s.floor || score < r.leastScore && !src.byLabel {
 		return open{}, false
+	}
+	if s.expected > 0 && !src.loose && !src.vague && !src.group.seat {
+		s.count(score)
 	}
 	start := it.start
 	if src.group.waiting {
@@ -337,8 +380,17 @@ func (s *search) of(src *source, most *shape) bool {
 // next returns the best task not seen yet; or, when deciding, the best agent, by
 // the task that is worth the least.
 func (s *search) next() (*Agent, Candidate, bool) {
-	for len(s.heap) > 0 {
-		o := s.pop()
+	for {
+		o, ok := s.pop()
+		if !ok {
+			return nil, Candidate{}, false
+		}
+		if o.fork != nil {
+		} else if o.sub != nil {
+			if len(o.sub.kids) == 0 {
+			}
+		} else {
+		}
 		switch {
 		case o.fork != nil:
 			s.branch(&o)
@@ -376,7 +428,6 @@ func (s *search) next() (*Agent, Candidate, bool) {
 		}
 		return e.agent, v, true
 	}
-	return nil, Candidate{}, false
 }
 
 // branch opens a fork.
@@ -386,9 +437,9 @@ func (s *search) branch(o *open) {
 		s.expand(&open{sub: f.cell.root.sub, source: o.source})
 		return
 	}
-	for _, f := range [2]*fork{f.lo, f.hi} {
-		if p, ok := s.judge(o.source, &f.sum); ok {
-			p.fork = f
+	for i := range f.kids {
+		if p, ok := s.judge(o.source, &f.kids[i].sum); ok {
+			p.fork = &f.kids[i]
 			s.push(p)
 		}
 	}

@@ -6,7 +6,20 @@ func (s *search) heapify() {
 	}
 }
 
+// push keeps what may hold the next answer: the best in the hand, where it is
+// often played at once.
 func (s *search) push(o open) {
+	if s.hand.e == nil {
+		s.hand = o
+		return
+	}
+	if o.before(&s.hand) {
+		o, s.hand = s.hand, o
+	}
+	s.up(o)
+}
+
+func (s *search) up(o open) {
 	s.heap = append(s.heap, o)
 	h, i := s.heap, len(s.heap)-1
 	for i > 0 {
@@ -20,8 +33,21 @@ func (s *search) push(o open) {
 	h[i] = o
 }
 
-func (s *search) pop() open {
-	top := s.heap[0]
+// pop takes the best of all.
+func (s *search) pop() (top open, ok bool) {
+	if s.hand.e != nil {
+		top, s.hand.e = s.hand, nil
+		if len(s.heap) == 0 || top.before(&s.heap[0]) {
+			return top, true
+		}
+		top, s.heap[0] = s.heap[0], top
+		s.down(0)
+		return top, true
+	}
+	if len(s.heap) == 0 {
+		return open{}, false
+	}
+	top = s.heap[0]
 	last := len(s.heap) - 1
 	s.heap[0] = s.heap[last]
 	s.heap[last] = open{}
@@ -29,7 +55,7 @@ func (s *search) pop() open {
 	if last > 0 {
 		s.down(0)
 	}
-	return top
+	return top, true
 }
 
 func (s *search) down(i int) {

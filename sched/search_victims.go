@@ -9,6 +9,7 @@ import (
 func (x *index) candidates(n *newcomer, limit int) []Candidate {
 	var out []Candidate
 	s := x.begin(n, false, "", want{})
+	s.expect(limit)
 	for len(out) < limit {
 		_, v, ok := s.next()
 		if !ok {
@@ -85,6 +86,7 @@ func (x *index) one(n *newcomer, cluster string, p *problem) (best seat, found b
 	var s *search
 	if p.fitsNow {
 		s = x.begin(n, true, cluster, want{wantAll, p.need})
+		s.expect(1)
 	} else {
 		s = x.beginOn(n, cluster, p.spots, p.need)
 	}
@@ -192,8 +194,9 @@ func (x *index) lowest(most int) []*Task {
 		b := heap.Pop(&h).(lowBranch)
 		switch {
 		case b.fork != nil && b.fork.cell == nil:
-			heap.Push(&h, lowBranch{e: b.fork.lo.sum.e, fork: b.fork.lo})
-			heap.Push(&h, lowBranch{e: b.fork.hi.sum.e, fork: b.fork.hi})
+			for i := range b.fork.kids {
+				heap.Push(&h, lowBranch{e: b.fork.kids[i].sum.e, fork: &b.fork.kids[i]})
+			}
 		case b.fork != nil:
 			heap.Push(&h, lowBranch{e: b.e, sub: b.fork.cell.root.sub})
 		case b.sub != nil:
