@@ -109,6 +109,7 @@ func (l *Ledger) CreatePool(ctx context.Context, ns string, s PoolSpec) (Pool, e
 		return Pool{}, err
 	}
 	l.feed.wake()
+	l.news.changed()
 	return l.Pool(ctx, ns, s.Name)
 }
 
@@ -150,7 +151,7 @@ func (l *Ledger) UpdatePool(ctx context.Context, ns string, s PoolSpec) (Pool, e
 	if err != nil {
 		return Pool{}, l.lane.outward(err)
 	}
-	err = l.lane.submit(ctx, &call{plan: poolOf(ns, s.Name), do: func(b *batch) error { return b.updatePool(ns, s, old) }})
+	err = l.find(ctx, &call{plan: poolOf(ns, s.Name), do: func(b *batch) error { return b.updatePool(ns, s, old) }}, l.wherePool(ctx, ns, s.Name))
 	if err != nil {
 		return Pool{}, err
 	}
@@ -241,7 +242,7 @@ func (l *Ledger) EnsurePool(ctx context.Context, ns string, s PoolSpec) (Pool, e
 
 // DeletePool removes a pool that nobody uses.
 func (l *Ledger) DeletePool(ctx context.Context, ns, name, actor string) error {
-	return l.lane.submit(ctx, &call{plan: poolOf(ns, name), do: func(b *batch) error {
+	return l.find(ctx, &call{plan: poolOf(ns, name), do: func(b *batch) error {
 		var p *pool
 		if s := b.spaces[ns]; s != nil {
 			p = s.pools[name]
@@ -265,7 +266,7 @@ func (l *Ledger) DeletePool(ctx context.Context, ns, name, actor string) error {
 		b.poolEvent(p, "pool.deleted", actor, "Pool "+name+" deleted")
 		b.dropped = append(b.dropped, p)
 		return nil
-	}})
+	}}, l.wherePool(ctx, ns, name))
 }
 
 // Policy gives the active policy.
@@ -325,7 +326,12 @@ func (l *Ledger) PutPolicy(ctx context.Context, ns string, c PolicyChange) (Poli
 		return PolicyVersion{}, err
 	}
 	var out PolicyVersion
-	err := pgx.BeginFunc(ctx, l.pool, func(tx pgx.Tx) error {
+	// Before the transaction: its lock on the namespace is one that a lane may wait for.
+	names, labels, err := l.known(ctx, ns)
+	if err != nil {
+		return PolicyVersion{}, err
+	}
+	err = pgx.BeginFunc(ctx, l.pool, func(tx pgx.Tx) error {
 		q := dbgen.New(tx)
 		locked, err := q.LockNamespace(ctx, ns)
 		if err != nil {
@@ -362,10 +368,6 @@ func (l *Ledger) PutPolicy(ctx context.Context, ns string, c PolicyChange) (Poli
 		if err != nil {
 			return err
 		}
-		names, labels, err := l.known(ctx, ns)
-		if err != nil {
-			return err
-		}
 		warnings = append(warnings, next.Warnings(names, labels)...)
 		if before, _ := json.Marshal(active.Policy); bytes.Equal(before, doc) {
 			out = active
@@ -389,6 +391,7 @@ func (l *Ledger) PutPolicy(ctx context.Context, ns string, c PolicyChange) (Poli
 		return PolicyVersion{}, l.lane.outward(err)
 	}
 	l.feed.wake()
+	l.news.changed()
 	return out, l.followPolicy(ctx, ns, out)
 }
 

@@ -2,6 +2,7 @@ package ledger
 
 import (
 	"context"
+	"errors"
 
 	"github.com/schedulemesh/schedulemesh/sched"
 )
@@ -24,7 +25,7 @@ func (l *Ledger) CreateAgent(ctx context.Context, ns string, a AgentSubmission) 
 		return Agent{}, err
 	}
 	adm := &admission{uid: newID(), ns: ns, kind: KindAgent, sub: s}
-	err := l.lane.submit(ctx, &call{plan: poolOf(ns, s.Pool), do: func(b *batch) error { return b.submit(adm) }})
+	err := l.find(ctx, &call{plan: poolOf(ns, s.Pool), do: func(b *batch) error { return b.submit(adm) }}, l.wherePool(ctx, ns, s.Pool))
 	if err != nil {
 		return Agent{}, err
 	}
@@ -50,11 +51,14 @@ func (l *Ledger) DeleteAgent(ctx context.Context, ns, name string, force bool, a
 	if err := l.soon(ctx, ns, name); err != nil {
 		return err
 	}
-	return l.lane.submit(ctx, &call{
+	err := l.find(ctx, &call{
 		plan: func(b *book) []*pool { return rowPools(b, find(b)) },
 		do: func(b *batch) error {
 			r := find(b.book)
-			if r == nil || r.pool == nil {
+			if r == nil {
+				return refuse(ErrUnknownAgent, "there is no agent %q in namespace %q", name, ns)
+			}
+			if r.pool == nil {
 				return nil
 			}
 			b.need(rowPools(b.book, r)...)
@@ -68,5 +72,9 @@ func (l *Ledger) DeleteAgent(ctx context.Context, ns, name string, force bool, a
 			}
 			return b.stop(r, Cancelled, "agent_deleted", "its agent was deleted", actor)
 		},
-	})
+	}, l.whereAgent(ctx, ns, name))
+	if errors.Is(err, ErrUnknownAgent) {
+		return nil
+	}
+	return err
 }

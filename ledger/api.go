@@ -52,6 +52,8 @@ type Ledger struct {
 	servers   *membership
 	hurry     chan struct{} // a queue could move on
 	backtests chan struct{} // holds one for each that is under way
+	// news is what servers tell each other.
+	news *news
 
 	mu      sync.Mutex
 	waiting map[sched.ID]map[chan struct{}]bool
@@ -74,12 +76,13 @@ func Open(ctx context.Context, pool *pgxpool.Pool, opts Options) (*Ledger, error
 		backtests: make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2)), hurry: make(chan struct{}, 1), waiting: map[sched.ID]map[chan struct{}]bool{}, spaces: map[string]int64{}}
 	l.feed = newFeed(l)
 	l.servers = newMembership(l)
+	l.news = newNews(l)
 	laneConns, err := laneConnections(ctx, pool)
 	if err != nil {
 		return nil, fmt.Errorf("ledger: connecting: %w", err)
 	}
 	l.lane = &lane{pool: laneConns, book: newBook(), in: make(chan *call, 4*maxBatch), stopped: make(chan struct{}), single: opts.SingleTransactions,
-		now: opts.Now, log: opts.Logger, metrics: opts.Metrics, after: l.after}
+		now: opts.Now, log: opts.Logger, metrics: opts.Metrics, after: l.after, others: l.servers.others, learned: l.learned}
 	// A member first: what others change from now on is written down for this one.
 	conn, err := l.servers.join(ctx)
 	if err != nil {
@@ -100,6 +103,7 @@ func Open(ctx context.Context, pool *pgxpool.Pool, opts Options) (*Ledger, error
 	go l.forgetAnswers(run)
 	go l.servers.run(run, conn)
 	go l.keepDeadlines(run)
+	go l.news.run(run)
 	if err := l.ensureNamespace(ctx, "default"); err != nil {
 		l.Close()
 		return nil, err
@@ -112,6 +116,7 @@ func (l *Ledger) Close() {
 	l.stop()
 	<-l.lane.stopped
 	<-l.servers.done
+	<-l.news.done
 	l.lane.pool.Close()
 }
 
@@ -130,9 +135,7 @@ func laneConnections(ctx context.Context, pool *pgxpool.Pool) (*pgxpool.Pool, er
 
 // after hands a committed batch's news to whoever waits for it.
 func (l *Ledger) after(b *batch) {
-	if len(b.jobs) > 0 && l.opts.Jobs != nil {
-		l.opts.Jobs(b.jobs)
-	}
+	l.announce(b.jobs, b.woken)
 	for _, more := range b.more {
 		if more {
 			select {
@@ -141,8 +144,35 @@ func (l *Ledger) after(b *batch) {
 			}
 		}
 	}
+	l.opts.Metrics.events(b.events)
+	l.feed.wake()
+	if b.shared {
+		l.news.committed(b)
+	}
+}
+
+// learned hands on the news of rows that another server changed.
+func (l *Ledger) learned(fresh []*row, changed []sched.ID) {
+	var jobs []Job
+	for _, r := range fresh {
+		if r.works() && r.pool != nil && l.leadsNow(r.pool.cluster) {
+			jobs = append(jobs, l.lane.book.jobOf(r)...)
+		}
+	}
+	l.announce(jobs, changed)
+}
+
+// announce gives jobs to the agents, and wakes who waits for rows.
+func (l *Ledger) announce(jobs []Job, woken []sched.ID) {
+	if len(jobs) > 0 && l.opts.Jobs != nil {
+		l.opts.Jobs(jobs)
+	}
 	l.mu.Lock()
-	for _, uid := range b.woken {
+	defer l.mu.Unlock()
+	if len(l.waiting) == 0 {
+		return
+	}
+	for _, uid := range woken {
 		for ch := range l.waiting[uid] {
 			select {
 			case ch <- struct{}{}:
@@ -150,9 +180,6 @@ func (l *Ledger) after(b *batch) {
 			}
 		}
 	}
-	l.mu.Unlock()
-	l.opts.Metrics.events(b.events)
-	l.feed.wake()
 }
 
 // watch returns a channel that is signalled after transitions of a row, and a func to end that.

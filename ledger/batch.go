@@ -14,6 +14,7 @@ type batch struct {
 	*book
 	now    time.Time
 	locked map[int64]bool // pools whose rows we hold
+	shared bool           // other servers live: they need to know what changed
 
 	journal  []undo
 	rowsSeen map[*row]int // row → its entry in the journal
@@ -85,7 +86,7 @@ func (b *batch) touchPool(p *pool) {
 
 // change alters a row, keeping maps, core and node in step.
 func (b *batch) change(r *row, f func(*row)) {
-	b.need(r.pool)
+	b.need(r.home())
 	if _, seen := b.rowsSeen[r]; !seen {
 		b.rowsSeen[r] = len(b.journal)
 		b.journal = append(b.journal, undo{row: r, life: r.life})
@@ -106,7 +107,7 @@ func (b *batch) start(r *row, f func(*row)) {
 
 // add puts a new row in the book.
 func (b *batch) add(r *row, spec *Spec, actor string) {
-	b.need(r.pool)
+	b.need(r.home())
 	b.rowsSeen[r] = len(b.journal)
 	b.journal = append(b.journal, undo{row: r, inserted: true})
 	b.inserts = append(b.inserts, insert{row: r, spec: spec, actor: actor})
@@ -115,7 +116,7 @@ func (b *batch) add(r *row, spec *Spec, actor string) {
 
 // adopt brings an ended row, just read from the database, back into the book.
 func (b *batch) adopt(r *row) {
-	b.need(r.pool)
+	b.need(r.home())
 	b.rowsSeen[r] = len(b.journal)
 	b.journal = append(b.journal, undo{row: r, life: r.life})
 }

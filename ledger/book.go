@@ -63,6 +63,8 @@ type space struct {
 	pools         map[string]*pool
 	tasks         map[string]*row // live tasks by task_id
 	agents        map[string]*row // live agents by name
+	// unmanaged stands for the pool of rows that belong to none, with the namespace's lock.
+	unmanaged *pool
 }
 
 // pool is a pool's row, its balances and its loans.
@@ -74,8 +76,9 @@ type pool struct {
 	labels  sched.Labels
 	targets int
 	version int64
-	loaded  bool // else only its name is known
-	stalled bool // its queue could not move while others were not loaded
+	loaded  bool      // else only its name is known
+	stalled bool      // its queue could not move while others were not loaded
+	busy    time.Time // when the lane last had it locked
 
 	capacity, reserved, used, borrowed, lent sched.Resources
 	names                                    []string // resources that have a row; never changed in place
@@ -197,6 +200,7 @@ func (t *taking) byHand() bool { return t.by == (sched.ID{}) && !t.drained }
 
 // Phases of a handover.
 const (
+	phaseWaiting    = "waiting for victims" // of the preemptor, which this is the phase of
 	phaseDecided    = "decided"
 	phaseCancelling = "cancelling"
 	phaseSaving     = "saving"
@@ -216,6 +220,7 @@ func newBook() *book {
 func (b *book) addSpace(id int64, name string, version int, policy sched.Policy) *space {
 	s := &space{id: id, name: name, policyVersion: version, core: sched.NewCore(policy, b.nodes),
 		pools: map[string]*pool{}, tasks: map[string]*row{}, agents: map[string]*row{}}
+	s.unmanaged = &pool{id: -id, space: s, version: -1, rows: map[sched.ID]*row{}}
 	b.spaces[name], b.byID[id] = s, s
 	return s
 }
@@ -275,9 +280,7 @@ func (b *book) index(r *row) {
 	if r.works() {
 		b.working[r.uid] = r
 	}
-	if r.pool != nil {
-		r.pool.rows[r.uid] = r
-	}
+	r.home().rows[r.uid] = r
 	if r.kind != KindAgent {
 		r.space.tasks[r.taskID] = r
 	}
@@ -377,11 +380,9 @@ func (b *book) unindex(r *row) {
 	b.undate(r)
 	delete(b.rows, r.uid)
 	delete(b.working, r.uid)
-	if r.pool != nil {
-		delete(r.pool.rows, r.uid)
-		if r.state == Queued {
-			r.pool.line.Remove(r.uid)
-		}
+	delete(r.home().rows, r.uid)
+	if r.pool != nil && r.state == Queued {
+		r.pool.line.Remove(r.uid)
 	}
 	if r.kind != KindAgent && r.space.tasks[r.taskID] == r {
 		delete(r.space.tasks, r.taskID)

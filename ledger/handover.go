@@ -50,7 +50,7 @@ func (b *batch) take(r *row, d sched.Decision) {
 	}
 	b.change(r, func(r *row) {
 		r.victims = holders
-		r.phase = "waiting for victims"
+		r.phase = phaseWaiting
 		r.reason = fmt.Sprintf("waits until %s made way", b.names(holders))
 	})
 }
@@ -347,6 +347,7 @@ func (b *batch) undo(p *row, reason string) bool {
 		t *taking
 	}
 	var all []back
+	forward := false
 	for _, id := range p.victims {
 		h := b.rows[id]
 		if h == nil || h.taking == nil || h.taking.phase != phaseDecided {
@@ -362,7 +363,9 @@ func (b *batch) undo(p *row, reason string) bool {
 			b.giveBack(v.h.pool, p.pool, v.t.taken)
 		}
 		if !v.h.pool.free().Covers(v.t.taken) {
-			// Cannot happen in one pool; across pools the lender may have promised it again. Forward, then.
+			// Cannot happen in one pool; across pools the lender may have promised it again. Forward, then,
+			// and not for what the preemptor does next.
+			forward = true
 			continue
 		}
 		as := "used"
@@ -390,7 +393,12 @@ func (b *batch) undo(p *row, reason string) bool {
 			b.event(task, string(task.state), "", "preemption_undone", "Goes on: "+reason, nil)
 		}
 	}
-	b.change(p, func(p *row) { p.victims, p.phase = nil, "" })
+	b.change(p, func(p *row) {
+		p.victims, p.phase = nil, ""
+		if forward {
+			p.attempt++
+		}
+	})
 	b.repay(p.pool)
 	b.freed(p.pool)
 	return true

@@ -231,6 +231,7 @@ func (l *Ledger) HoldNode(ctx context.Context, id sched.NodeID, r HoldRequest) (
 	if err != nil {
 		return Node{}, err
 	}
+	l.news.changed()
 	if r.State == "" {
 		if err := l.moveQueues(ctx, key.cluster); err != nil {
 			return Node{}, err

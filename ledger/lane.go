@@ -58,6 +58,9 @@ type lane struct {
 	start  *starter
 	parked []*call // wait for pools to be loaded
 	again  []*call // waited, and are to be looked at again
+	// others reports whether another server is alive; learned hears of rows that one changed.
+	others  func() bool
+	learned func(fresh []*row, changed []sched.ID)
 }
 
 func (l *lane) submit(ctx context.Context, c *call) error {
@@ -273,24 +276,21 @@ func (l *lane) once(ctx context.Context, calls []*call, want map[int64]bool) (er
 		ids = append(ids, id)
 	}
 	slices.Sort(ids)
+	var spaces []int64
+	for len(ids) > 0 && ids[0] < 0 {
+		spaces, ids = append(spaces, -ids[0]), ids[1:]
+	}
 
 	// First round trip: BEGIN and the locks.
 	open := &pgx.Batch{}
 	open.Queue("BEGIN")
-	open.Queue(dbgen.LockPoolsSQL, ids)
-	res := conn.SendBatch(ctx, open)
-	if _, err := res.Exec(); err != nil {
-		_ = res.Close()
-		return err
-	}
-	rows, err := res.Query()
 	var locked []dbgen.LockPoolsRow
-	if err == nil {
-		locked, err = pgx.CollectRows(rows, pgx.RowToStructByPos[dbgen.LockPoolsRow])
+	ask(open, &locked, dbgen.LockPoolsSQL, ids)
+	var lockedSpaces []dbgen.LockUnmanagedRow
+	if spaces != nil {
+		ask(open, &lockedSpaces, dbgen.LockUnmanagedSQL, spaces)
 	}
-	if e := res.Close(); err == nil {
-		err = e
-	}
+	err = conn.SendBatch(ctx, open).Close()
 	committed := false
 	defer func() {
 		if !committed {
@@ -304,11 +304,23 @@ func (l *lane) once(ctx context.Context, calls []*call, want map[int64]bool) (er
 	b := l.newBatch()
 	xid := ""
 	var behind []int64
+	for id := range want {
+		if p := l.book.home(id); p != nil {
+			p.busy = began
+		}
+	}
 	for _, p := range locked {
 		b.locked[p.ID] = true
 		xid = p.Xid
 		if known := l.book.pools[p.ID]; known == nil || known.version != p.Version || known.space.policyVersion != int(p.PolicyVersion) {
 			behind = append(behind, p.ID)
+		}
+	}
+	for _, s := range lockedSpaces {
+		b.locked[-s.ID] = true
+		xid = s.Xid
+		if known := l.book.byID[s.ID]; known == nil || known.unmanaged.version != s.UnmanagedVersion || known.policyVersion != int(s.PolicyVersion) {
+			behind = append(behind, -s.ID)
 		}
 	}
 	for _, id := range ids {
@@ -320,11 +332,17 @@ func (l *lane) once(ctx context.Context, calls []*call, want map[int64]bool) (er
 		}
 	}
 	if behind != nil {
-		l.metrics.caughtUp(len(behind))
-		// Under the lock nobody else can move it, so the loaded state is current; what was
-		// planned on the old one may need other pools, though.
-		if err := l.loadPools(ctx, conn.Conn(), behind); err != nil {
+		// Under the lock nobody else can move them, so what is read is current; what was
+		// planned on the old state may need other pools, though.
+		ch, err := readChanges(ctx, conn.Conn(), l.book.basisOf(behind), l.now())
+		if err != nil {
 			return err
+		}
+		if linked := l.apply(ch, func(id int64) bool { return b.locked[id] }); linked != nil {
+			for _, id := range linked {
+				want[id] = true
+			}
+			return errMoved
 		}
 		for _, c := range calls {
 			for _, p := range c.plan(l.book) {
@@ -358,8 +376,8 @@ func (l *lane) once(ctx context.Context, calls []*call, want map[int64]bool) (er
 		}
 		if !committed {
 			b.rollback()
-			for _, id := range ids { // what we hold may be older than what others wrote meanwhile
-				if p := l.book.pools[id]; p != nil {
+			for id := range b.locked { // what we hold may be older than what others wrote meanwhile
+				if p := l.book.home(id); p != nil {
 					p.version = -1
 				}
 			}
@@ -408,7 +426,7 @@ func (l *lane) rollback(conn *pgxpool.Conn) {
 
 func (l *lane) newBatch() *batch {
 	return &batch{book: l.book, now: l.now().UTC().Truncate(time.Microsecond), locked: map[int64]bool{},
-		rowsSeen: map[*row]int{}, poolSeen: map[*pool]bool{}, loanOut: map[loanKey]bool{}}
+		shared: l.others(), rowsSeen: map[*row]int{}, poolSeen: map[*pool]bool{}, loanOut: map[loanKey]bool{}}
 }
 
 // decide runs every call on the batch, then lets the queues move.
@@ -444,7 +462,7 @@ func (b *batch) committed() {
 	for _, u := range b.journal {
 		p := u.pool
 		if p == nil && u.row != nil {
-			p = u.row.pool
+			p = u.row.home()
 		}
 		if p != nil && !seen[p.id] {
 			seen[p.id] = true
@@ -490,10 +508,13 @@ func poolOf(ns, name string) func(*book) []*pool {
 
 // rowPools plans for a row: its pool, who lent to it, and the pools of what it waits for.
 func rowPools(b *book, r *row) []*pool {
-	if r == nil || r.pool == nil {
+	if r == nil {
 		return nil
 	}
-	out := []*pool{r.pool}
+	out := []*pool{r.home()}
+	if r.pool == nil {
+		return out
+	}
 	for _, l := range r.pool.loans {
 		out = append(out, b.pools[l.lender])
 	}

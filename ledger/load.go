@@ -2,7 +2,6 @@ package ledger
 
 import (
 	"context"
-	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -100,56 +99,6 @@ func (b *book) fill(rd reading, pools map[int64]*pool) {
 	}
 }
 
-// loadPools replaces what the book says of pools whose rows are locked on conn.
-func (l *lane) loadPools(ctx context.Context, conn dbgen.DBTX, ids []int64) error {
-	for _, id := range ids {
-		if p := l.book.pools[id]; p != nil {
-			l.book.dropPool(p)
-		}
-	}
-	rd, err := l.read(ctx, conn, ids)
-	if err != nil {
-		return err
-	}
-	q := dbgen.New(conn)
-	fresh := map[int64]*pool{}
-	for _, p := range rd.pools {
-		s := l.book.byID[p.NamespaceID]
-		if s == nil {
-			if s, err = l.loadSpace(ctx, q, p.NamespaceID); err != nil {
-				return err
-			}
-		}
-		if err := l.refreshPolicy(ctx, q, s); err != nil {
-			return err
-		}
-		if old := s.pools[p.Name]; old != nil {
-			l.book.dropPool(old)
-		}
-		fresh[p.ID] = l.book.addPool(s, p.ID, p.Name)
-	}
-	l.book.fill(rd, fresh)
-
-	var loaded []*row
-	byUID := map[sched.ID]*row{}
-	err = newRowReader(l.book.byID, l.book.pools).each(ctx, conn, func(r *row) error {
-		loaded = append(loaded, r)
-		byUID[r.uid] = r
-		return nil
-	}, dbgen.LiveTasksSQL, ids, false)
-	if err != nil {
-		return err
-	}
-	l.book.reopen(rd.open, byUID)
-	for _, r := range loaded { // in two passes: a preemptor's node charge asks for its victims
-		l.book.rows[r.uid] = r
-	}
-	for _, r := range loaded {
-		l.book.index(r)
-	}
-	return nil
-}
-
 // reopen gives rows back the handovers they are part of. Of the other side's row, which
 // may be in a pool that is not loaded, the book notes where it is.
 func (b *book) reopen(open []dbgen.OpenPreemptionsRow, byUID map[sched.ID]*row) {
@@ -158,18 +107,16 @@ func (b *book) reopen(open []dbgen.OpenPreemptionsRow, byUID map[sched.ID]*row) 
 		p := o.Preemption
 		victim := sched.ID(p.VictimUid.Bytes)
 		holder := sched.ID(p.AgentUid.Bytes)
+		if h := byUID[holder]; h != nil && h.state != Preempting && p.PreemptorUid.Valid {
+			continue // left open by a task that ended meanwhile
+		}
 		t := takings[holder]
 		if t == nil {
 			t = &taking{holder: holder, by: sched.ID(p.PreemptorUid.Bytes), byTask: p.PreemptorTask, attempt: int(p.PreemptorAttempt),
 				phase: p.Phase, was: Running, loan: p.Loan, drained: p.Reason == reasonDrained, result: map[sched.ID]takeResult{}}
-			if p.CancelledAt != nil {
-				t.cancelled = *p.CancelledAt
-			}
-			if p.SavedAt != nil {
-				t.saved = *p.SavedAt
-			}
+			t.cancelled, t.saved = orZero(p.CancelledAt), orZero(p.SavedAt)
 			takings[holder] = t
-			if by := byUID[t.by]; by != nil && by.attempt == t.attempt {
+			if by := byUID[t.by]; by != nil && by.attempt == t.attempt && by.phase == phaseWaiting {
 				by.victims = append(by.victims, holder)
 				b.isIn(holder, o.HolderPool)
 			}
@@ -177,12 +124,15 @@ func (b *book) reopen(open []dbgen.OpenPreemptionsRow, byUID map[sched.ID]*row) 
 				b.isIn(t.by, o.ByPool)
 			}
 		}
+		if slices.Index(phases, p.Phase) > slices.Index(phases, t.phase) { // such a task's stays behind
+			t.phase, t.cancelled, t.saved = p.Phase, orZero(p.CancelledAt), orZero(p.SavedAt)
+		}
 		t.tasks = append(t.tasks, victim)
 		taken := sched.Resources{}
 		_ = taken.UnmarshalJSON(p.Taken)
 		t.taken = t.taken.Add(taken)
 		t.result[victim] = takeResult{cancelSuccess: p.CancelSuccess, cancelError: p.CancelError, saveError: p.SaveError, savedState: p.SavedState}
-		if r := byUID[victim]; r != nil {
+		if r := byUID[victim]; r != nil && r.state == Preempting {
 			r.taking = t
 		}
 		if h := byUID[holder]; h != nil && !t.byHand() {
@@ -193,6 +143,9 @@ func (b *book) reopen(open []dbgen.OpenPreemptionsRow, byUID map[sched.ID]*row) 
 		}
 	}
 }
+
+// phases in the order in which a handover goes through them.
+var phases = []string{phaseDecided, phaseCancelling, phaseSaving, phaseKilling}
 
 // isIn notes in which pool a row is that the book does not have.
 func (b *book) isIn(uid sched.ID, pool int64) {
@@ -207,40 +160,6 @@ func (b *book) poolOf(uid sched.ID) *pool {
 		return r.pool
 	}
 	return b.pools[b.where[uid]]
-}
-
-func (l *lane) loadSpace(ctx context.Context, q *dbgen.Queries, id int64) (*space, error) {
-	all, err := q.AllNamespaces(ctx)
-	if err != nil {
-		return nil, err
-	}
-	for _, n := range all {
-		if n.ID == id {
-			policy, err := policyOf(n.Document)
-			if err != nil {
-				return nil, err
-			}
-			return l.book.addSpace(n.ID, n.Name, int(n.PolicyVersion), policy), nil
-		}
-	}
-	return nil, fmt.Errorf("ledger: namespace %d is gone", id)
-}
-
-// refreshPolicy makes the core follow the active policy version.
-func (l *lane) refreshPolicy(ctx context.Context, q *dbgen.Queries, s *space) error {
-	now, err := q.NamespacePolicyByID(ctx, s.id)
-	if err != nil {
-		return err
-	}
-	if int(now.PolicyVersion) == s.policyVersion {
-		return nil
-	}
-	policy, err := policyOf(now.Document)
-	if err != nil {
-		return err
-	}
-	s.setPolicy(policy, int(now.PolicyVersion))
-	return nil
 }
 
 func idsOf(ids []pgtype.UUID) []sched.ID {

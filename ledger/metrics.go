@@ -18,6 +18,7 @@ type Metrics struct {
 	replays      prometheus.Counter
 	unknowns     prometheus.Counter
 	catchUps     prometheus.Counter
+	reloads      prometheus.Counter
 	takeOvers    prometheus.Counter
 	eventsByType *prometheus.CounterVec
 }
@@ -38,11 +39,12 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		retries:      prometheus.NewCounter(prometheus.CounterOpts{Name: "schedulemesh_ledger_retries_total", Help: "Transactions tried again after a serialization failure or a deadlock."}),
 		replays:      prometheus.NewCounter(prometheus.CounterOpts{Name: "schedulemesh_ledger_replays_total", Help: "Batches that failed and were replayed one call at a time."}),
 		unknowns:     prometheus.NewCounter(prometheus.CounterOpts{Name: "schedulemesh_ledger_unknown_commits_total", Help: "Commits whose answer was lost."}),
-		catchUps:     prometheus.NewCounter(prometheus.CounterOpts{Name: "schedulemesh_ledger_pool_reloads_total", Help: "Pools reloaded because another server had changed them."}),
+		catchUps:     prometheus.NewCounter(prometheus.CounterOpts{Name: "schedulemesh_ledger_pool_catch_ups_total", Help: "Pools brought up to what another server had changed, by reading those changes."}),
+		reloads:      prometheus.NewCounter(prometheus.CounterOpts{Name: "schedulemesh_ledger_pool_reloads_total", Help: "Pools reloaded whole because what another server had changed was not known."}),
 		takeOvers:    prometheus.NewCounter(prometheus.CounterOpts{Name: "schedulemesh_takeovers_total", Help: "Leases of clusters taken from a server that had died."}),
 		eventsByType: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "schedulemesh_events_total", Help: "Transitions of tasks, by type."}, []string{"type"}),
 	}
-	reg.MustRegister(m.preemptions, m.evaluation, m.evaluationS, m.batchCalls, m.batchTime, m.retries, m.replays, m.unknowns, m.catchUps, m.takeOvers, m.eventsByType)
+	reg.MustRegister(m.preemptions, m.evaluation, m.evaluationS, m.batchCalls, m.batchTime, m.retries, m.replays, m.unknowns, m.catchUps, m.reloads, m.takeOvers, m.eventsByType)
 	return m
 }
 
@@ -71,9 +73,10 @@ func (m *Metrics) unknown() {
 	}
 }
 
-func (m *Metrics) caughtUp(n int) {
+func (m *Metrics) caughtUp(byChange, whole int) {
 	if m != nil {
-		m.catchUps.Add(float64(n))
+		m.catchUps.Add(float64(byChange))
+		m.reloads.Add(float64(whole))
 	}
 }
 

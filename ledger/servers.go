@@ -230,7 +230,7 @@ func (m *membership) join(ctx context.Context) (conn *pgx.Conn, err error) {
 		return conn, err
 	}
 	m.l.notify(ctx, "servers")
-	m.l.heardAll() // what was said while nobody listened
+	m.l.news.missed() // what was said while nobody listened
 	return conn, nil
 }
 
@@ -265,7 +265,7 @@ func (m *membership) listen(ctx context.Context, conn *pgx.Conn) error {
 		if what == "servers" {
 			return nil
 		}
-		m.l.heard(what)
+		m.l.news.heard(what)
 	}
 }
 
@@ -339,8 +339,7 @@ func (l *Ledger) notify(ctx context.Context, what string) {
 	}
 }
 
-// heard follows what another server said.
-func (l *Ledger) heard(string) { l.heardAll() }
-
-// heardAll looks after everything that another server may have said.
-func (l *Ledger) heardAll() { l.feed.wake() }
+func (l *Ledger) leadsNow(cluster string) bool {
+	leads, _ := l.Leads(cluster)
+	return leads
+}

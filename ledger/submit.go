@@ -4,8 +4,11 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/json"
+	"errors"
 	"strings"
 	"time"
+
+	"github.com/jackc/pgx/v5"
 
 	"github.com/schedulemesh/schedulemesh/sched"
 )
@@ -131,7 +134,7 @@ func (l *Ledger) Submit(ctx context.Context, ns string, s Submission) (Task, err
 		return Task{}, err
 	}
 	a := &admission{uid: newID(), ns: ns, kind: KindTask, sub: s, hash: s.fingerprint()}
-	err := l.lane.submit(ctx, &call{plan: poolOf(ns, s.Pool), do: func(b *batch) error { return b.submit(a) }})
+	err := l.find(ctx, &call{plan: poolOf(ns, s.Pool), do: func(b *batch) error { return b.submit(a) }}, l.wherePool(ctx, ns, s.Pool))
 	return a.task, err
 }
 
@@ -157,8 +160,36 @@ func (l *Ledger) Register(ctx context.Context, ns string, g Registration) (Task,
 	_ = json.NewEncoder(sum).Encode(same)
 	var out Task
 	uid := newID()
-	err := l.lane.submit(ctx, &call{whole: true, plan: poolOf(ns, g.Pool), do: func(b *batch) error {
+	// A pool nobody made is no error, so whether another server just did is asked for once.
+	asked := !l.servers.others()
+	c := &call{whole: true, plan: registering(ns, g), do: func(b *batch) error {
+		if !asked && b.spaces[ns].pools[g.Pool] == nil {
+			return refuse(ErrUnknownPool, "there is no pool %q", g.Pool)
+		}
 		return b.register(uid, ns, g, string(sum.Sum(nil)[:16]), &out)
-	}})
+	}}
+	err := l.find(ctx, c, func() (int64, error) {
+		asked = true
+		id, err := l.wherePool(ctx, ns, g.Pool)()
+		if errors.Is(err, pgx.ErrNoRows) {
+			return -l.spaceID(ns), nil
+		}
+		return id, err
+	})
 	return out, err
+}
+
+// registering plans for a registration: its pool, or what stands for none.
+func registering(ns string, g Registration) func(*book) []*pool {
+	return func(b *book) []*pool {
+		s := b.spaces[ns]
+		if s == nil {
+			return nil
+		}
+		p := s.pools[g.Pool]
+		if h := s.agents[g.AgentName]; p == nil || h == nil || h.pool != p {
+			return []*pool{p, s.unmanaged}
+		}
+		return []*pool{p}
+	}
 }

@@ -15,7 +15,7 @@ func (l *Ledger) on(ctx context.Context, ns, taskID string, do func(*batch, *row
 	if err := l.soon(ctx, ns, taskID); err != nil {
 		return out, err
 	}
-	err := l.lane.submit(ctx, &call{
+	err := l.find(ctx, &call{
 		plan: func(b *book) []*pool {
 			if s := b.spaces[ns]; s != nil {
 				return rowPools(b, s.tasks[taskID])
@@ -34,7 +34,7 @@ func (l *Ledger) on(ctx context.Context, ns, taskID string, do func(*batch, *row
 			uid = r.uid
 			return do(b, r)
 		},
-	})
+	}, l.whereTask(ctx, ns, taskID))
 	if err != nil {
 		return out, err
 	}
@@ -80,7 +80,7 @@ func (l *Ledger) Restore(ctx context.Context, ns, taskID, actor string) (Task, e
 	if err != nil {
 		return Task{}, err
 	}
-	err = l.lane.submit(ctx, &call{
+	err = l.find(ctx, &call{
 		plan: poolOf(ns, t.Pool),
 		do: func(b *batch) error {
 			// Under the pool's lock, so what is read is what is.
@@ -93,7 +93,7 @@ func (l *Ledger) Restore(ctx context.Context, ns, taskID, actor string) (Task, e
 			}
 			return b.restore(rows[0], actor)
 		},
-	})
+	}, l.wherePool(ctx, ns, t.Pool))
 	if err != nil {
 		return Task{}, err
 	}

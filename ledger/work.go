@@ -166,10 +166,10 @@ func (l *Ledger) Undo(ctx context.Context, victim sched.ID, code, reason string)
 }
 
 func (l *Ledger) report(ctx context.Context, uid sched.ID, do func(*batch) error) error {
-	return l.lane.submit(ctx, &call{plan: uidOf(uid), do: func(b *batch) error {
+	return l.find(ctx, &call{plan: uidOf(uid), do: func(b *batch) error {
 		b.need(rowPools(b.book, b.rows[uid])...)
 		return do(b)
-	}})
+	}}, func() (int64, error) { return l.q.LiveRowPool(ctx, pgUUID(uid)) })
 }
 
 // takePhaseByHand is takePhase for a preemption by hand, where the task, not the agent, moves.
@@ -183,6 +183,7 @@ func (b *batch) takePhaseByHand(r *row, attempt int, rep TakeReport) error {
 // SetNodes says which machines a cluster has: Room is what agents of ours may use
 // of each, that is its total less what others use.
 func (l *Ledger) SetNodes(ctx context.Context, cluster string, nodes []sched.Node) error {
+	l.shareNodes(ctx, cluster, nodes)
 	return l.lane.submit(ctx, &call{
 		whole: true,
 		plan:  queuesOf(cluster),

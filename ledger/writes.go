@@ -166,14 +166,12 @@ func (b *batch) flush(ctx context.Context) *pgx.Batch {
 		}
 	}
 	for _, e := range b.journal { // rows that changed without their balance
-		if e.row != nil && e.row.pool != nil && !slices.Contains(bumped, e.row.pool.id) {
-			bumped = append(bumped, e.row.pool.id)
+		if e.row != nil && !slices.Contains(bumped, e.row.home().id) {
+			bumped = append(bumped, e.row.home().id)
 		}
 	}
 	slices.Sort(bumped)
-	if len(bumped) > 0 {
-		must(q.BumpPools(ctx, bumped))
-	}
+	b.bump(ctx, q, bumped)
 
 	if len(w.PoolIds) > 0 {
 		must(q.WriteBalances(ctx, w))

@@ -119,4 +119,3 @@ func (h *handovers) begun(now time.Time) dbgen.InsertPreemptionsParams {
 	}
 	return a
 }
-

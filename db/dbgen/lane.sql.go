@@ -37,6 +37,15 @@ func (q *Queries) BumpPools(ctx context.Context, ids []int64) error {
 	return err
 }
 
+const bumpUnmanaged = `-- name: BumpUnmanaged :exec
+UPDATE namespaces SET unmanaged_version = unmanaged_version + 1 WHERE id = ANY ($1::bigint[])
+`
+
+func (q *Queries) BumpUnmanaged(ctx context.Context, ids []int64) error {
+	_, err := q.db.Exec(ctx, bumpUnmanaged, ids)
+	return err
+}
+
 const endLoan = `-- name: EndLoan :exec
 DELETE FROM loans WHERE lender_id = $1 AND borrower_id = $2 AND resource = $3
 `
@@ -305,6 +314,46 @@ func (q *Queries) LockPools(ctx context.Context, ids []int64) ([]LockPoolsRow, e
 	return items, nil
 }
 
+const lockUnmanaged = `-- name: LockUnmanaged :many
+SELECT n.id, n.unmanaged_version, n.policy_version, pg_current_xact_id()::text AS xid
+FROM namespaces n WHERE n.id = ANY ($1::bigint[])
+ORDER BY n.id
+FOR NO KEY UPDATE
+`
+
+type LockUnmanagedRow struct {
+	ID               int64
+	UnmanagedVersion int64
+	PolicyVersion    int32
+	Xid              string
+}
+
+// The same for what belongs to no pool, by namespace. Not FOR UPDATE, which new pools would wait for.
+func (q *Queries) LockUnmanaged(ctx context.Context, ids []int64) ([]LockUnmanagedRow, error) {
+	rows, err := q.db.Query(ctx, lockUnmanaged, ids)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []LockUnmanagedRow
+	for rows.Next() {
+		var i LockUnmanagedRow
+		if err := rows.Scan(
+			&i.ID,
+			&i.UnmanagedVersion,
+			&i.PolicyVersion,
+			&i.Xid,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const preemptorsRunning = `-- name: PreemptorsRunning :exec
 UPDATE preemptions p SET running_at = $1::timestamptz
 FROM (SELECT unnest($2::uuid[]) AS uid, unnest($3::integer[]) AS attempt) u
@@ -500,6 +549,23 @@ func (q *Queries) WriteBalances(ctx context.Context, arg WriteBalancesParams) er
 		arg.Borroweds,
 		arg.Lents,
 	)
+	return err
+}
+
+const writeChanges = `-- name: WriteChanges :exec
+INSERT INTO pool_changes (pool_id, version, uids)
+SELECT unnest($1::bigint[]), unnest($2::bigint[]), unnest($3::bytea[])
+ON CONFLICT (pool_id, version) DO UPDATE SET uids = excluded.uids
+`
+
+type WriteChangesParams struct {
+	PoolIds  []int64
+	Versions []int64
+	Uidss    [][]byte
+}
+
+func (q *Queries) WriteChanges(ctx context.Context, arg WriteChangesParams) error {
+	_, err := q.db.Exec(ctx, writeChanges, arg.PoolIds, arg.Versions, arg.Uidss)
 	return err
 }
 

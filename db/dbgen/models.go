@@ -92,7 +92,7 @@ type Pool struct {
 type PoolChange struct {
 	PoolID  int64
 	Version int64
-	Uids    []pgtype.UUID
+	Uids    []byte
 	At      time.Time
 }
 

@@ -12,3 +12,14 @@ const (
 
 // HistorySQL is a query that may answer a million rows, which are read as they arrive.
 const HistorySQL = history
+
+// These are asked for together when a server catches up.
+const (
+	SpacesOfSQL       = spacesOf
+	PoolsByIDSQL      = poolsByID
+	BalancesSQL       = balances
+	LoansOfSQL        = loansOf
+	PoolChangesSQL    = poolChanges
+	UnmanagedTasksSQL = unmanagedTasks // the columns of LiveTasks
+	LockUnmanagedSQL  = lockUnmanaged
+)

@@ -25,7 +25,7 @@ CREATE TABLE cluster_leases (
 CREATE UNLOGGED TABLE pool_changes (
     pool_id bigint      NOT NULL,
     version bigint      NOT NULL,
-    uids    uuid[]      NOT NULL,
+    uids    bytea       NOT NULL, -- 16 bytes each
     at      timestamptz NOT NULL DEFAULT now(),
     PRIMARY KEY (pool_id, version)
 );

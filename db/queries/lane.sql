@@ -7,8 +7,23 @@ WHERE p.id = ANY (@ids::bigint[]) AND p.deleted_at IS NULL
 ORDER BY p.id
 FOR UPDATE OF p;
 
+-- name: LockUnmanaged :many
+-- The same for what belongs to no pool, by namespace. Not FOR UPDATE, which new pools would wait for.
+SELECT n.id, n.unmanaged_version, n.policy_version, pg_current_xact_id()::text AS xid
+FROM namespaces n WHERE n.id = ANY (@ids::bigint[])
+ORDER BY n.id
+FOR NO KEY UPDATE;
+
 -- name: BumpPools :exec
 UPDATE pools SET version = version + 1 WHERE id = ANY (@ids::bigint[]);
+
+-- name: BumpUnmanaged :exec
+UPDATE namespaces SET unmanaged_version = unmanaged_version + 1 WHERE id = ANY (@ids::bigint[]);
+
+-- name: WriteChanges :exec
+INSERT INTO pool_changes (pool_id, version, uids)
+SELECT unnest(@pool_ids::bigint[]), unnest(@versions::bigint[]), unnest(@uidss::bytea[])
+ON CONFLICT (pool_id, version) DO UPDATE SET uids = excluded.uids;
 
 -- name: WriteBalances :exec
 UPDATE pool_resources p
