@@ -102,7 +102,9 @@ func (b *book) fill(rd reading, pools map[int64]*pool) {
 // reopen gives rows back the handovers they are part of. Of the other side's row, which
 // may be in a pool that is not loaded, the book notes where it is.
 func (b *book) reopen(open []dbgen.OpenPreemptionsRow, byUID map[sched.ID]*row) {
-	takings := map[sched.ID]*taking{}
+	// An agent may be taken while a task on it is preempted by hand: two handovers.
+	type handover struct{ holder, by sched.ID }
+	takings := map[handover]*taking{}
 	for _, o := range open {
 		p := o.Preemption
 		victim := sched.ID(p.VictimUid.Bytes)
@@ -110,12 +112,12 @@ func (b *book) reopen(open []dbgen.OpenPreemptionsRow, byUID map[sched.ID]*row) 
 		if h := byUID[holder]; h != nil && h.state != Preempting && p.PreemptorUid.Valid {
 			continue // left open by a task that ended meanwhile
 		}
-		t := takings[holder]
+		t := takings[handover{holder, p.PreemptorUid.Bytes}]
 		if t == nil {
 			t = &taking{holder: holder, by: sched.ID(p.PreemptorUid.Bytes), byTask: p.PreemptorTask, attempt: int(p.PreemptorAttempt),
 				phase: p.Phase, was: Running, loan: p.Loan, drained: p.Reason == reasonDrained, result: map[sched.ID]takeResult{}}
 			t.cancelled, t.saved = orZero(p.CancelledAt), orZero(p.SavedAt)
-			takings[holder] = t
+			takings[handover{holder, t.by}] = t
 			if by := byUID[t.by]; by != nil && by.attempt == t.attempt && by.phase == phaseWaiting {
 				by.victims = append(by.victims, holder)
 				b.isIn(holder, o.HolderPool)
