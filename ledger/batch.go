@@ -16,7 +16,8 @@ type batch struct {
 	locked map[int64]bool // pools whose rows we hold
 	shared bool           // other servers live: they need to know what changed
 
-	journal  []undo
+	changed  []rowUndo // the journal: what is different, as it was before
+	touched  []poolUndo
 	rowsSeen map[*row]int // row → its entry in the journal
 	poolSeen map[*pool]bool
 
@@ -37,14 +38,34 @@ type batch struct {
 	woken   []sched.ID
 }
 
-type undo struct {
+type rowUndo struct {
 	row      *row
 	life     life // before
 	inserted bool
-	changes  int  // of the row
+	changes  int
 	started  bool // all that changed is that it runs now
-	pool     *pool
-	before   pool // balances and loans before
+}
+
+type poolUndo struct {
+	pool   *pool
+	before pool // balances and loans
+}
+
+// scratch is memory that one batch leaves to the next.
+type scratch struct {
+	changed  []rowUndo
+	inserts  []insert
+	events   []Event
+	rowsSeen map[*row]int
+}
+
+// keep takes back what a batch used, once nobody looks at it any more.
+func (s *scratch) keep(b *batch) {
+	clear(b.changed)
+	clear(b.inserts)
+	clear(b.events)
+	clear(b.rowsSeen)
+	*s = scratch{b.changed[:0], b.inserts[:0], b.events[:0], b.rowsSeen}
 }
 
 type insert struct {
@@ -81,17 +102,17 @@ func (b *batch) touchPool(p *pool) {
 		return
 	}
 	b.poolSeen[p] = true
-	b.journal = append(b.journal, undo{pool: p, before: *p})
+	b.touched = append(b.touched, poolUndo{p, *p})
 }
 
 // change alters a row, keeping maps, core and node in step.
 func (b *batch) change(r *row, f func(*row)) {
 	b.need(r.home())
 	if _, seen := b.rowsSeen[r]; !seen {
-		b.rowsSeen[r] = len(b.journal)
-		b.journal = append(b.journal, undo{row: r, life: r.life})
+		b.rowsSeen[r] = len(b.changed)
+		b.changed = append(b.changed, rowUndo{row: r, life: r.life})
 	}
-	b.journal[b.rowsSeen[r]].changes++
+	b.changed[b.rowsSeen[r]].changes++
 	before := r.life
 	f(r)
 	b.moved(r, &before)
@@ -101,15 +122,15 @@ func (b *batch) change(r *row, f func(*row)) {
 // this batch, a narrow statement says so.
 func (b *batch) start(r *row, f func(*row)) {
 	b.holding(r, r.held, "used", f)
-	u := &b.journal[b.rowsSeen[r]]
+	u := &b.changed[b.rowsSeen[r]]
 	u.started = u.changes == 1 && !u.inserted
 }
 
 // add puts a new row in the book.
 func (b *batch) add(r *row, spec *Spec, actor string) {
 	b.need(r.home())
-	b.rowsSeen[r] = len(b.journal)
-	b.journal = append(b.journal, undo{row: r, inserted: true})
+	b.rowsSeen[r] = len(b.changed)
+	b.changed = append(b.changed, rowUndo{row: r, inserted: true})
 	b.inserts = append(b.inserts, insert{row: r, spec: spec, actor: actor})
 	b.index(r)
 }
@@ -117,28 +138,38 @@ func (b *batch) add(r *row, spec *Spec, actor string) {
 // adopt brings an ended row, just read from the database, back into the book.
 func (b *batch) adopt(r *row) {
 	b.need(r.home())
-	b.rowsSeen[r] = len(b.journal)
-	b.journal = append(b.journal, undo{row: r, life: r.life})
+	b.rowsSeen[r] = len(b.changed)
+	b.changed = append(b.changed, rowUndo{row: r, life: r.life})
+}
+
+// moving are the pools whose version goes up: of their balances or rows something is different.
+func (b *batch) moving() []*pool {
+	var out []*pool
+	for _, u := range b.touched {
+		out = append(out, u.pool)
+	}
+	for _, u := range b.changed {
+		if p := u.row.home(); p != nil && !slices.Contains(out, p) {
+			out = append(out, p)
+		}
+	}
+	return out
 }
 
 // rollback plays the journal backwards.
 func (b *batch) rollback() {
-	for _, u := range slices.Backward(b.journal) {
-		if u.row != nil {
-			b.unindex(u.row)
-		}
+	for _, u := range slices.Backward(b.changed) {
+		b.unindex(u.row)
 	}
-	for _, u := range slices.Backward(b.journal) {
-		if u.pool != nil {
-			bound := u.pool.maxRuntime
-			*u.pool = u.before // line, ends and rows are kept by index and unindex
-			b.poolChanged(u.pool)
-			b.redate(u.pool, bound)
-		}
+	for _, u := range slices.Backward(b.touched) {
+		bound := u.pool.maxRuntime
+		*u.pool = u.before // line, ends and rows are kept by index and unindex
+		b.poolChanged(u.pool)
+		b.redate(u.pool, bound)
 	}
 	// Rows come back in two passes because a preemptor's node charge asks for its victims.
-	for _, u := range slices.Backward(b.journal) {
-		if u.row == nil || u.inserted {
+	for _, u := range slices.Backward(b.changed) {
+		if u.inserted {
 			continue
 		}
 		was := u.life.indexed
@@ -149,8 +180,8 @@ func (b *batch) rollback() {
 			b.rows[u.row.uid] = u.row
 		}
 	}
-	for _, u := range b.journal {
-		if u.row != nil && !u.inserted && u.life.indexed {
+	for _, u := range b.changed {
+		if !u.inserted && u.life.indexed {
 			b.index(u.row)
 		}
 	}

@@ -402,11 +402,9 @@ func (b *batch) bump(ctx context.Context, q *dbgen.Queries, ids []int64) {
 		return
 	}
 	changed := make(map[int64][]byte, len(ids))
-	for _, u := range b.journal {
-		if u.row != nil {
-			id := u.row.home().id
-			changed[id] = append(changed[id], u.row.uid[:]...)
-		}
+	for _, u := range b.changed {
+		id := u.row.home().id
+		changed[id] = append(changed[id], u.row.uid[:]...)
 	}
 	var w dbgen.WriteChangesParams
 	for _, id := range ids {

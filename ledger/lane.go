@@ -55,6 +55,8 @@ type lane struct {
 	metrics *Metrics
 	after   func(*batch) // told of every committed batch
 
+	scratch scratch
+
 	start  *starter
 	parked []*call // wait for pools to be loaded
 	again  []*call // waited, and are to be looked at again
@@ -302,6 +304,7 @@ func (l *lane) once(ctx context.Context, calls []*call, want map[int64]bool) (er
 	}
 
 	b := l.newBatch()
+	defer l.scratch.keep(b)
 	xid := ""
 	var behind []int64
 	for id := range want {
@@ -361,7 +364,7 @@ func (l *lane) once(ctx context.Context, calls []*call, want map[int64]bool) (er
 		b.rollback()
 		return err
 	}
-	if len(b.journal) == 0 && len(b.events) == 0 && len(b.writes) == 0 {
+	if len(b.changed) == 0 && len(b.touched) == 0 && len(b.events) == 0 && len(b.writes) == 0 {
 		return nil // refusals only: nothing to write
 	}
 
@@ -425,8 +428,11 @@ func (l *lane) rollback(conn *pgxpool.Conn) {
 }
 
 func (l *lane) newBatch() *batch {
+	if l.scratch.rowsSeen == nil {
+		l.scratch.rowsSeen = map[*row]int{}
+	}
 	return &batch{book: l.book, now: l.now().UTC().Truncate(time.Microsecond), locked: map[int64]bool{},
-		shared: l.others(), rowsSeen: map[*row]int{}, poolSeen: map[*pool]bool{}, loanOut: map[loanKey]bool{}}
+		shared: l.others(), changed: l.scratch.changed, inserts: l.scratch.inserts, events: l.scratch.events, rowsSeen: l.scratch.rowsSeen, poolSeen: map[*pool]bool{}, loanOut: map[loanKey]bool{}}
 }
 
 // decide runs every call on the batch, then lets the queues move.
@@ -458,16 +464,8 @@ func (l *lane) decide(b *batch, calls []*call) (err error) {
 
 // committed makes what the batch decided the book's own.
 func (b *batch) committed() {
-	seen := map[int64]bool{}
-	for _, u := range b.journal {
-		p := u.pool
-		if p == nil && u.row != nil {
-			p = u.row.home()
-		}
-		if p != nil && !seen[p.id] {
-			seen[p.id] = true
-			p.version++
-		}
+	for _, p := range b.moving() {
+		p.version++
 	}
 	for _, p := range b.dropped {
 		b.dropPool(p)

@@ -148,15 +148,9 @@ func (b *batch) flush(ctx context.Context) *pgx.Batch {
 		}
 	}
 	var w dbgen.WriteBalancesParams
-	var bumped []int64
-	for _, e := range b.journal {
-		p := e.pool
-		if p == nil {
-			continue
-		}
-		bumped = append(bumped, p.id)
-		for _, bal := range p.balances() {
-			w.PoolIds = append(w.PoolIds, p.id)
+	for _, u := range b.touched {
+		for _, bal := range u.pool.balances() {
+			w.PoolIds = append(w.PoolIds, u.pool.id)
 			w.Resources = append(w.Resources, bal.Resource)
 			w.Capacities = append(w.Capacities, bal.Capacity)
 			w.Reserveds = append(w.Reserveds, bal.Reserved)
@@ -165,10 +159,9 @@ func (b *batch) flush(ctx context.Context) *pgx.Batch {
 			w.Lents = append(w.Lents, bal.Lent)
 		}
 	}
-	for _, e := range b.journal { // rows that changed without their balance
-		if e.row != nil && !slices.Contains(bumped, e.row.home().id) {
-			bumped = append(bumped, e.row.home().id)
-		}
+	var bumped []int64
+	for _, p := range b.moving() {
+		bumped = append(bumped, p.id)
 	}
 	slices.Sort(bumped)
 	b.bump(ctx, q, bumped)
@@ -190,9 +183,9 @@ func (b *batch) flush(ctx context.Context) *pgx.Batch {
 func (b *batch) queueUpdates(ctx context.Context, q *dbgen.Queries, inserted bool) error {
 	var u dbgen.UpdateTasksParams
 	var s dbgen.StartTasksParams
-	for _, e := range b.journal {
+	for _, e := range b.changed {
 		r := e.row
-		if r == nil || e.inserted != inserted || inserted && !r.changedSinceInsert() {
+		if e.inserted != inserted || inserted && !r.changedSinceInsert() {
 			continue
 		}
 		if e.started && e.changes == 1 {
