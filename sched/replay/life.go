@@ -29,6 +29,7 @@ type job struct {
 	charged sched.Resources
 
 	since       sched.Time // in this state
+	granted     sched.Time // when this attempt got its room
 	started     sched.Time // this attempt; 0 before it runs
 	everRan     bool
 	done        sched.Time // of its work, and saved
@@ -54,11 +55,7 @@ func (r *Replay) arrive(t Task) {
 	}
 	j := r.job()
 	j.Task, j.id, j.number, j.pool = t, r.newID(), r.Tasks, p
-	if t.Queue && p.line.goesFirst(j) {
-		r.enqueue(j)
-		return
-	}
-	d := r.decide(j)
+	d := r.ask(j)
 	switch {
 	case d.Outcome != sched.Refuse:
 		r.grant(j, d)
@@ -70,21 +67,27 @@ func (r *Replay) arrive(t Task) {
 	}
 }
 
-// waitable refusals may pass; others never do.
-func waitable(c sched.Code) bool {
-	return c == sched.NoVictims || c == sched.VictimsInsufficient
+// incoming is a job as the core is asked about it.
+func (r *Replay) incoming(j *job) sched.Incoming {
+	in := sched.Incoming{ID: j.id, Name: j.Name, Pool: j.Pool, Priority: j.Priority, Labels: j.Labels, Request: j.Request, PreemptedBy: r.elders(j)}
+	if j.Idle { // it takes room, it never takes it from others
+		in.Priority, in.Labels = -1<<40, nil
+	}
+	return in
 }
 
 func (r *Replay) decide(j *job) sched.Decision {
-	in := sched.Incoming{ID: j.id, Name: j.Name, Pool: j.Pool, Priority: j.Priority, Labels: j.Labels, Request: j.Request, PreemptedBy: r.elders(j)}
-	if j.Idle {
-		in.Priority, in.Labels = -1<<40, nil
-	}
+	in := r.incoming(j)
+	return r.timed(func() sched.Decision { return r.core.Decide(in, r.now) })
+}
+
+// timed measures what a decision costs, where that is wanted.
+func (r *Replay) timed(decide func() sched.Decision) sched.Decision {
 	if r.cfg.Clock == nil {
-		return r.core.Decide(in, r.now)
+		return decide()
 	}
 	began := r.cfg.Clock()
-	d := r.core.Decide(in, r.now)
+	d := decide()
 	r.cost(r.core.Len(), d.Outcome, r.cfg.Clock()-began)
 	return d
 }
@@ -123,47 +126,10 @@ func (r *Replay) elders(j *job) []sched.ID {
 	return ids
 }
 
-// enqueue puts a job in line.
-func (r *Replay) enqueue(j *job) {
-	j.state, j.since, j.started = queued, r.now, 0
-	r.live[j.id] = j
-	j.pool.line.add(j)
-	r.waiting++
-	r.PeakWaiting = max(r.PeakWaiting, r.waiting)
-	if j.Patience > 0 {
-		r.schedule(j, r.now+j.Patience)
-	}
-}
-
-// leave takes a job out of its line.
-func (r *Replay) leave(j *job) {
-	j.pool.line.remove(j)
-	r.waiting--
-	if j.slot >= 0 {
-		r.due.remove(j)
-	}
-}
-
-// settle lets the queues move where something came free.
-func (r *Replay) settle() {
-	for len(r.drain) > 0 {
-		p := r.drain[0]
-		r.drain = r.drain[1:]
-		r.admitLine(p)
-	}
-	r.drain = r.drain[:0]
-}
-
-func (r *Replay) freed(p *pool) {
-	if len(p.line) > 0 && !slices.Contains(r.drain, p) {
-		r.drain = append(r.drain, p)
-	}
-}
-
 // grant books a decision: victims' quota becomes the newcomer's at once.
 func (r *Replay) grant(j *job, d sched.Decision) {
 	r.live[j.id] = j
-	j.state, j.since, j.started, j.node = reserved, r.now, 0, d.Node
+	j.state, j.since, j.started, j.granted, j.node = reserved, r.now, 0, r.now, d.Node
 	for i := range d.Victims {
 		r.take(j, &d.Victims[i])
 	}
@@ -193,6 +159,7 @@ func (r *Replay) take(by *job, v *sched.Victim) {
 	by.victims = append(by.victims, h)
 	r.core.RemoveTask(h.id)
 	r.core.RemoveAgent(h.id)
+	r.date(h)
 	r.schedule(h, r.now+r.cfg.Latencies.Cancel+r.cfg.Latencies.Save)
 	if r.cfg.Policy.MaxPreemptionsPerMinute > 0 {
 		h.pool.preempted++
@@ -290,6 +257,8 @@ func (r *Replay) gone(h *job) {
 	r.charge(by)
 	if len(by.victims) == 0 {
 		r.launch(by)
+	} else {
+		r.date(by)
 	}
 }
 
@@ -327,19 +296,21 @@ func (r *Replay) recycle(j *job) {
 	r.free = append(r.free, j)
 }
 
-// index tells the core of a job that has quota. Who preempted it is for elders to say.
+// index tells the core, and the agendas, of a job that has quota. Who preempted it is for elders to say.
 func (r *Replay) index(j *job) {
 	r.core.PutAgent(sched.Agent{ID: j.id, Pool: j.Pool, Node: j.node, Gives: j.held, Settled: len(j.victims) == 0})
 	if !j.Idle {
 		r.core.PutTask(sched.Task{ID: j.id, Name: j.Name, Agent: j.id, Pool: j.Pool, Priority: j.Priority, Labels: j.Labels,
 			Start: j.started, Estimate: j.Estimate, Preemptions: j.preemptions})
 	}
+	r.date(j)
 }
 
-// unindex takes a job out of the core and off its node.
+// unindex takes a job out of the core and the agendas, and off its node.
 func (r *Replay) unindex(j *job) {
 	r.core.RemoveTask(j.id)
 	r.core.RemoveAgent(j.id)
+	r.undate(j)
 	if !j.charged.IsZero() {
 		r.nodes.Adjust(j.node, j.charged)
 		j.charged = sched.Resources{}

@@ -50,6 +50,9 @@ func (s *story) check() {
 				s.t.Fatalf("%s makes way for nobody", j.Name)
 			}
 		}
+		if at, dated := j.pool.ends.At(id); dated != (!j.held.IsZero() && (j.Estimate > 0 || j.state == preempting)) || dated && j.state == running && at != j.started+j.Estimate {
+			s.t.Fatalf("%s is in state %d, and whether its end is known: %v, %d", j.Name, j.state, dated, at)
+		}
 		if (j.slot < 0) != (j.state == queued && j.Patience == 0 || j.state == reserved) {
 			s.t.Fatalf("%s is in state %d, and whether something is due: %v", j.Name, j.state, j.slot >= 0)
 		}
@@ -78,6 +81,13 @@ func (s *story) check() {
 		if free := p.room(); !free.Equal(free.Positive()) {
 			s.t.Fatalf("%s promised more than it has: %v are free", p.Name, free)
 		}
+	}
+	ends := 0
+	for _, p := range s.pools {
+		ends += p.ends.Len()
+	}
+	if ends > len(s.live) {
+		s.t.Fatalf("%d ends are expected of %d", ends, len(s.live))
 	}
 	for id, left := range room {
 		n, _ := s.nodes.Get(id)

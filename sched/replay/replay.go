@@ -111,7 +111,8 @@ type Replay struct {
 	last   uint64
 	turn   uint64
 	drain  []*pool
-	recent []loss // of the last minute
+	rooms  map[sched.NodeID]*sched.Agenda // when what sits on a node is expected to end
+	recent []loss                         // of the last minute
 
 	walk uint64     // through elders
 	next []elder    // of it; reused
@@ -125,8 +126,10 @@ type pool struct {
 	Pool
 	held, borrowed, lent sched.Resources
 	loans                []loan // where it borrows, oldest first
-	line                 line
-	preempted            int // within the last minute
+	line                 sched.Line
+	ends                 sched.Agenda // when what is held is expected to come free
+	moves                bool         // its line may: it is in drain
+	preempted            int          // within the last minute
 
 	ran, waited sched.Time // of its tasks, for fairness
 }
@@ -159,9 +162,10 @@ func New(cfg Config) (*Replay, error) {
 	if l := cfg.Latencies; l.Cancel < 0 || l.Save < 0 || l.Launch < 0 {
 		return nil, fmt.Errorf("latencies must be 0 or more, not %+v", l)
 	}
-	r := &Replay{cfg: cfg, nodes: sched.NewNodes(), pools: make(map[string]*pool, len(cfg.Pools)), live: map[sched.ID]*job{}}
+	r := &Replay{cfg: cfg, nodes: sched.NewNodes(), pools: make(map[string]*pool, len(cfg.Pools)), live: map[sched.ID]*job{}, rooms: map[sched.NodeID]*sched.Agenda{}}
 	for _, n := range cfg.Nodes {
 		r.nodes.Put(n)
+		r.rooms[n.ID] = &sched.Agenda{}
 	}
 	r.core = sched.NewCore(cfg.Policy, r.nodes)
 	var capacity sched.Resources
@@ -170,6 +174,7 @@ func New(cfg Config) (*Replay, error) {
 			return nil, fmt.Errorf("there are two pools %q", p.Name)
 		}
 		r.pools[p.Name] = &pool{Pool: p}
+		r.pools[p.Name].line.SetAgeing(cfg.Policy.AgeingWeight)
 		r.changed(r.pools[p.Name])
 		capacity = capacity.Add(p.Capacity)
 	}

@@ -117,8 +117,8 @@ func TestWhatWasBorrowedGoesBackAndLetsTheLendersQueueMove(t *testing.T) {
 	waits := in("b", task("waits", 3, 1, 2, 5))
 	waits.Queue = true
 	s.submit(in("b", task("low", 0, 1, 2, 100)), task("own", 0, 9, 2, 100), task("borrows", 2, 9, 2, 10), waits)
-	if lender := s.pools["b"]; lender.lent.CPU != 2000 || s.pools["a"].borrowed.CPU != 2000 || len(lender.line) != 1 {
-		t.Fatalf("lent %v, borrowed %v, %d wait", lender.lent, s.pools["a"].borrowed, len(lender.line))
+	if lender := s.pools["b"]; lender.lent.CPU != 2000 || s.pools["a"].borrowed.CPU != 2000 || lender.line.Len() != 1 {
+		t.Fatalf("lent %v, borrowed %v, %d wait", lender.lent, s.pools["a"].borrowed, lender.line.Len())
 	}
 	got := s.end()
 	if got.Loans != 1 || got.Preemptions.CrossPool != 1 || got.Completed != 3 || got.Waits[0].Max != 9 {
@@ -126,6 +126,30 @@ func TestWhatWasBorrowedGoesBackAndLetsTheLendersQueueMove(t *testing.T) {
 	}
 	if !s.pools["a"].borrowed.IsZero() || !s.pools["b"].lent.IsZero() {
 		t.Error("something is still lent")
+	}
+}
+
+func TestASmallTaskPassesALargeOneOnlyIfThatIsNotDelayed(t *testing.T) {
+	s := tell(t, `{}`, Latencies{}, cpus("a", 4))
+	waits := func(x Task) Task { x.Queue, x.Estimate = true, x.Duration; return x }
+	s.submit(waits(task("runs", 0, 5, 3, 100)), waits(task("large", 1, 5, 4, 10)),
+		waits(task("long", 2, 5, 1, 200)), waits(task("short", 3, 5, 1, 50)))
+	if s.Running() != 2 || s.waiting != 2 {
+		t.Fatalf("%d run, %d wait", s.Running(), s.waiting)
+	}
+	// large starts at 100 s, when runs has ended; short fits in before, long waits until 110.
+	if got := s.end(); got.SimulatedSeconds != 310 || got.Waits[2].Max != 108 {
+		t.Errorf("%v, %+v", got.SimulatedSeconds, got.Waits[2])
+	}
+}
+
+func TestWhoWaitsGrowsOld(t *testing.T) {
+	s := tell(t, `{"ageing_weight": 1, "same_pool_priority_threshold": 100}`, Latencies{}, cpus("a", 1))
+	waits := func(x Task) Task { x.Queue = true; return x }
+	s.submit(waits(task("runs", 0, 9, 1, 600)), waits(task("old", 1, 1, 1, 10)), waits(task("young", 590, 8, 1, 10)))
+	// After ten minutes old stands at 11, young at 8 and a bit.
+	if got := s.end(); got.Waits[0].Max != 599 || got.Waits[3].Max != 20 {
+		t.Errorf("%+v", got.Waits)
 	}
 }
 
