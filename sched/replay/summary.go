@@ -52,6 +52,8 @@ type Summary struct {
 	Utilisation []Use      `json:"utilisation"`
 	Timeline    Timeline   `json:"timeline"`
 	Costs       []SizeCost `json:"decision_costs,omitempty"`
+	// UpkeepSeconds is real time for bringing the index up to date before searches.
+	UpkeepSeconds float64 `json:"index_upkeep_seconds,omitempty"`
 }
 
 // Waits are how long tasks of some priorities waited, in seconds, from their arrival
@@ -104,7 +106,7 @@ type Cost struct {
 // Summary says what came of it so far.
 func (r *Replay) Summary() Summary {
 	s := Summary{Counts: r.Counts, Refused: maps.Clone(r.refusal), Unfinished: int64(len(r.live)),
-		SimulatedSeconds: seconds(r.now - r.begin), WorkLostSeconds: seconds(r.lost)}
+		SimulatedSeconds: seconds(r.now - r.begin), WorkLostSeconds: seconds(r.lost), UpkeepSeconds: float64(r.upkeep) / 1e9}
 	still := make([]int64, len(r.classes))
 	ran, waited := map[*pool]sched.Time{}, map[*pool]sched.Time{}
 	for _, j := range r.live {
