@@ -235,14 +235,29 @@ type Holding struct {
 
 // Holdings lists what the ledger believes to exist in a cluster, to compare with what does.
 func (l *Ledger) Holdings(ctx context.Context, cluster string) ([]Holding, error) {
-	var out []Holding
+	var pools []int64
 	err := l.lane.look(ctx, func(b *book) {
-		for _, r := range b.rows {
-			if r.onAgent() && r.pool != nil && r.pool.cluster == cluster {
-				out = append(out, r.holding())
+		for id, p := range b.pools {
+			if p.cluster == cluster {
+				pools = append(pools, id)
 			}
 		}
 	})
+	var out []Holding
+	for _, id := range pools { // one by one: admissions go on in between
+		if err != nil {
+			return nil, err
+		}
+		err = l.lane.look(ctx, func(b *book) {
+			if p := b.pools[id]; p != nil {
+				for _, r := range p.rows {
+					if r.onAgent() {
+						out = append(out, r.holding())
+					}
+				}
+			}
+		})
+	}
 	return out, err
 }
 
