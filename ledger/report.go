@@ -66,9 +66,9 @@ func (l *Ledger) CountTasks(ctx context.Context, ns string, f TaskFilter) (int, 
 	return counted(n), nil
 }
 
-// PoolTasks lists the live tasks of a pool, best first: those that wait, or the others.
-func (l *Ledger) PoolTasks(ctx context.Context, ns, pool string, queued bool, limit int) ([]Task, error) {
-	rows, err := l.q.ViewPoolTasks(ctx, dbgen.ViewPoolTasksParams{Namespace: ns, Pool: pool, Queued: queued, RowLimit: int32(pageSize(limit))})
+// PoolTasks lists the live tasks of a pool that do not wait, highest priority first.
+func (l *Ledger) PoolTasks(ctx context.Context, ns, pool string, limit int) ([]Task, error) {
+	rows, err := l.q.ViewPoolTasks(ctx, dbgen.ViewPoolTasksParams{Namespace: ns, Pool: pool, RowLimit: int32(pageSize(limit))})
 	if err != nil {
 		return nil, l.readError(err)
 	}
@@ -78,13 +78,39 @@ func (l *Ledger) PoolTasks(ctx context.Context, ns, pool string, queued bool, li
 			return nil, err
 		}
 	}
-	if queued {
-		if err := l.tellWaiting(ctx, out); err != nil {
-			return nil, err
-		}
-		slices.SortStableFunc(out, func(x, y Task) int { return x.QueuePosition - y.QueuePosition })
-	}
 	return out, nil
+}
+
+// Line gives a page of who stands in line for a pool, after so many, and how many stand
+// in it in all. Who failed and is tried again later stands in no line meanwhile.
+func (l *Ledger) Line(ctx context.Context, ns, pool string, after, limit int) (tasks []Task, all int, err error) {
+	limit = pageSize(limit)
+	err = l.lane.look(ctx, func(b *book) {
+		s := b.spaces[ns]
+		if s == nil || s.pools[pool] == nil {
+			return
+		}
+		p := s.pools[pool]
+		all = p.line.Len()
+		var rows []*row
+		at := 0
+		for id := range p.line.All() {
+			if at++; at <= after {
+				continue
+			}
+			if len(rows) == limit {
+				break
+			}
+			rows = append(rows, b.rows[id])
+		}
+		told := b.outlooks(p, rows, l.now())
+		for _, r := range rows {
+			t := b.task(r, nil)
+			told[r.uid].tell(&t)
+			tasks = append(tasks, t)
+		}
+	})
+	return tasks, all, err
 }
 
 // QueueHeads gives who is first in line, by pool name.

@@ -45,7 +45,7 @@ type Policy struct {
 	Doc      PolicyDoc
 	Active   bool
 	Warnings []string
-	Pools    []string // names to offer for protection; filled for the active version only
+	Pools    []string      // names to offer for protection; filled for the active version only
 	Changes  []FieldChange // against the version before; filled in the history only
 }
 

@@ -15,6 +15,7 @@ type Pool struct {
 	Running   int
 	Queued    int
 	Stuck     Line // why its queue cannot move; empty when it can, or is empty
+	Hold      Hold
 }
 
 // Quota is one resource of a pool, in the resource's unit (see Resources).
@@ -102,8 +103,10 @@ type Loan struct {
 // PoolPage is one pool.
 type PoolPage struct {
 	Pool
-	Loans       []Loan // both ways
-	Queue       []TaskRow
+	Loans       []Loan    // both ways
+	Queue       []TaskRow // a page of its line, in order
+	Behind      int       // how many stand in line before that page
+	InLine      int       // how many stand in line in all; others that are queued are tried again later
 	Tasks       []TaskRow // those that hold quota, best first; at most a page
 	Holding     int       // how many hold quota in all
 	Agents      int

@@ -30,6 +30,8 @@ func ReasonWords(reason string) string {
 		return "cross pool"
 	case "manual":
 		return "by hand"
+	case "drained":
+		return "drain"
 	}
 	return reason
 }

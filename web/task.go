@@ -16,6 +16,7 @@ type TaskRow struct {
 	EndsAt    time.Time // running: start + estimate; zero when none was given
 	Position  int       // queued: 1 is next
 	ETA       time.Time // queued: when it may start, as far as known
+	ETANote   string    // what that rests on, or why it is not known
 	Node      string
 	Attempt   int
 	Reason    string // why it ended or waits, for people

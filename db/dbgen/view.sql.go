@@ -587,14 +587,13 @@ SELECT t.uid, t.kind, t.task_id, t.pool_id, t.pool_name, t.state, t.phase, t.att
        t.estimate_ms, t.max_runtime_ms, t.on_preempted, t.on_failure, t.max_attempts, t.preemptions, t.code, t.reason, t.submitted_at, t.queued_at, t.started_at, t.ended_at, t.actor,
        t.agent_uid, t.result, (t.saved_state IS NOT NULL)::boolean AS has_saved_state
 FROM tasks t JOIN namespaces n ON n.id = t.namespace_id
-WHERE n.name = $1 AND t.pool_name = $2 AND t.kind <> 'agent' AND t.ended_at IS NULL AND (t.state = 'queued') = $3::boolean
-ORDER BY t.priority DESC, t.submitted_at, t.uid LIMIT $4
+WHERE n.name = $1 AND t.pool_name = $2 AND t.kind <> 'agent' AND t.ended_at IS NULL AND t.state <> 'queued'
+ORDER BY t.priority DESC, t.submitted_at, t.uid LIMIT $3
 `
 
 type ViewPoolTasksParams struct {
 	Namespace string
 	Pool      string
-	Queued    bool
 	RowLimit  int32
 }
 
@@ -639,12 +638,7 @@ type ViewPoolTasksRow struct {
 
 // The columns are those of ListTasks.
 func (q *Queries) ViewPoolTasks(ctx context.Context, arg ViewPoolTasksParams) ([]ViewPoolTasksRow, error) {
-	rows, err := q.db.Query(ctx, viewPoolTasks,
-		arg.Namespace,
-		arg.Pool,
-		arg.Queued,
-		arg.RowLimit,
-	)
+	rows, err := q.db.Query(ctx, viewPoolTasks, arg.Namespace, arg.Pool, arg.RowLimit)
 	if err != nil {
 		return nil, err
 	}

@@ -26,7 +26,7 @@ SELECT t.uid, t.kind, t.task_id, t.pool_id, t.pool_name, t.state, t.phase, t.att
        t.estimate_ms, t.max_runtime_ms, t.on_preempted, t.on_failure, t.max_attempts, t.preemptions, t.code, t.reason, t.submitted_at, t.queued_at, t.started_at, t.ended_at, t.actor,
        t.agent_uid, t.result, (t.saved_state IS NOT NULL)::boolean AS has_saved_state
 FROM tasks t JOIN namespaces n ON n.id = t.namespace_id
-WHERE n.name = @namespace AND t.pool_name = @pool AND t.kind <> 'agent' AND t.ended_at IS NULL AND (t.state = 'queued') = @queued::boolean
+WHERE n.name = @namespace AND t.pool_name = @pool AND t.kind <> 'agent' AND t.ended_at IS NULL AND t.state <> 'queued'
 ORDER BY t.priority DESC, t.submitted_at, t.uid LIMIT @row_limit;
 
 -- name: ViewSince :many

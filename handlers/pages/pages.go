@@ -23,7 +23,8 @@ type Source interface {
 	Overview(ctx context.Context, ns string) (web.Overview, error)
 
 	Pools(ctx context.Context, ns string) ([]web.Pool, error)
-	Pool(ctx context.Context, ns, name string) (web.PoolPage, error)
+	Pool(ctx context.Context, ns, name string, behind int) (web.PoolPage, error) // with its line, after so many
+	Nodes(ctx context.Context) ([]web.Node, error)
 	Clusters(ctx context.Context) ([]string, error) // names a pool may belong to
 
 	Tasks(ctx context.Context, ns string, f web.TaskFilter) (web.TaskList, error)
@@ -62,6 +63,9 @@ type Actions interface {
 	CreatePool(ctx context.Context, ns string, p web.PoolSpec) error
 	UpdatePool(ctx context.Context, ns, name string, p web.PoolSpec) error
 	DeletePool(ctx context.Context, ns, name string) error
+	// HoldPool and HoldNode hold, drain or resume; code "wrong_state" when there is nothing to resume.
+	HoldPool(ctx context.Context, ns, name string, h web.HoldRequest) error
+	HoldNode(ctx context.Context, id string, h web.HoldRequest) error
 
 	// CheckPolicy says what is wrong with a draft (a Coded error) and what is merely odd.
 	CheckPolicy(ctx context.Context, ns string, d web.PolicyDoc) (warnings []string, err error)

@@ -110,30 +110,31 @@ func hasNot(t *testing.T, html string, texts ...string) {
 
 // every page that can be read, with a text of each.
 var every = map[string]string{
-	"/":                                               "Queue of",
-	"/pools":                                          "research-shared",
-	"/pools/train-a100":                               "borrowed from",
-	"/pools/new":                                      "Create a pool",
-	"/pools/train-a100/edit":                          "At least what is held and lent out",
-	"/pools/train-a100/delete":                        "still hold or wait",
-	"/tasks":                                          "llama-7b-rlhf",
-	"/tasks?state=all&pool=batch&q=sweep":             "sweep-lr-01",
-	"/tasks?label=training_stage%3Drlhf":              "llama-7b-rlhf",
-	"/tasks/new":                                      "Submit a task",
-	"/tasks/new?like=tok-bench-9":                     "tok-bench-9",
-	"/tasks/llama-70b-pretrain":                       "Waiting for 8 GPU; 5 are free on one node.",
-	"/tasks/llama-7b-rlhf?tab=log":                    "step 1839",
-	"/tasks/llama-70b-pretrain?tab=state":             "step-1840",
-	"/tasks/llama-70b-pretrain?tab=spec":              "actor_class",
-	"/tasks/llama-70b-pretrain/cancel":                "Cancel llama-70b-pretrain?",
-	"/tasks/llama-70b-pretrain/preempt":               "It is queued now, so this may be refused.",
-	"/tasks/llama-70b-pretrain/complete":              "Complete it",
-	"/tasks/llama-70b-pretrain/priority":              "New priority",
-	"/policy":                                         "training_stage",
-	"/policy?format=text":                             "same_pool_priority_threshold: 1.0",
-	"/policy/versions":                                "RLHF before SFT",
-	"/policy/versions/5":                              "What bringing it back would change",
-	"/what-if":                                        "Nothing is changed by asking",
+	"/":                                   "Queue of",
+	"/pools":                              "research-shared",
+	"/pools/train-a100":                   "borrowed from",
+	"/pools/new":                          "Create a pool",
+	"/pools/train-a100/edit":              "At least what is held and lent out",
+	"/pools/train-a100/delete":            "still hold or wait",
+	"/tasks":                              "llama-7b-rlhf",
+	"/tasks?state=all&pool=batch&q=sweep": "sweep-lr-01",
+	"/tasks?label=training_stage%3Drlhf":  "llama-7b-rlhf",
+	"/tasks/new":                          "Submit a task",
+	"/tasks/new?like=tok-bench-9":         "tok-bench-9",
+	"/tasks/llama-70b-pretrain":           "Waiting for 8 GPU; 5 are free on one node.",
+	"/tasks/llama-7b-rlhf?tab=log":        "step 1839",
+	"/tasks/llama-70b-pretrain?tab=state": "step-1840",
+	"/tasks/llama-70b-pretrain?tab=spec":  "actor_class",
+	"/tasks/llama-70b-pretrain/cancel":    "Cancel llama-70b-pretrain?",
+	"/tasks/llama-70b-pretrain/preempt":   "It is queued now, so this may be refused.",
+	"/tasks/llama-70b-pretrain/complete":  "Complete it",
+	"/tasks/llama-70b-pretrain/priority":  "New priority",
+	"/policy":                             "training_stage",
+	"/policy?format=text":                 "same_pool_priority_threshold: 1.0",
+	"/policy/versions":                    "RLHF before SFT",
+	"/policy/versions/5":                  "What bringing it back would change",
+	"/nodes":                              "driver update",
+	"/what-if":                            "Nothing is changed by asking",
 	"/what-if?draft=cross_pool_priority_threshold:+4": "Tasks that run",
 	"/policy/versions/5/rollback":                     "Bring back version 5?",
 	"/preemptions":                                    "asked for by hand",
@@ -251,7 +252,7 @@ func TestTheNamespaceIsKeptThroughLinksAndForms(t *testing.T) {
 	b := open(t, demo.Busy(demo.Now))
 	html := b.get("/tasks?namespace=research", 200)
 	has(t, html, `href="/pools?namespace=research"`, `sse-connect="/live?namespace=research"`, `<input type="hidden" name="namespace" value="research"`, `action="/tasks/bulk?namespace=research"`)
-	links := regexp.MustCompile(`href="(/(?:tasks|pools|policy|preemptions|agents|events|what-if)[^"]*)"`).FindAllStringSubmatch(html, -1)
+	links := regexp.MustCompile(`href="(/(?:tasks|pools|policy|preemptions|agents|events|what-if|nodes)[^"]*)"`).FindAllStringSubmatch(html, -1)
 	if len(links) < 50 {
 		t.Fatalf("only %d links", len(links))
 	}

@@ -3,6 +3,7 @@ package pages
 import (
 	"context"
 	"net/http"
+	"strconv"
 
 	"github.com/a-h/templ"
 	"github.com/go-chi/chi/v5"
@@ -19,6 +20,10 @@ func (s *site) poolRoutes(r chi.Router) {
 	r.Post("/{name}/edit", s.updatePool)
 	r.Get("/{name}/delete", s.askDeletePool)
 	r.Post("/{name}/delete", s.deletePool)
+	for _, verb := range web.HoldVerbs {
+		r.Get("/{name}/"+verb, s.holdPool(verb))
+		r.Post("/{name}/"+verb, s.holdPool(verb))
+	}
 }
 
 func (s *site) pools(w http.ResponseWriter, r *http.Request) {
@@ -31,7 +36,8 @@ func (s *site) pools(w http.ResponseWriter, r *http.Request) {
 func (s *site) pool(w http.ResponseWriter, r *http.Request) {
 	name := param(r, "name")
 	s.draw(w, r, "pools", name, func(ctx context.Context, p web.Page) (templ.Component, error) {
-		v, err := s.source.Pool(ctx, p.Namespace, name)
+		from, _ := strconv.Atoi(r.URL.Query().Get("line"))
+		v, err := s.source.Pool(ctx, p.Namespace, name, max(0, from-1))
 		return web.PoolDetail(p, v), err
 	})
 }
@@ -79,7 +85,7 @@ func (s *site) createPool(w http.ResponseWriter, r *http.Request) {
 
 func (s *site) editPool(w http.ResponseWriter, r *http.Request) {
 	name := param(r, "name")
-	v, err := s.source.Pool(r.Context(), namespace(r), name)
+	v, err := s.source.Pool(r.Context(), namespace(r), name, 0)
 	if err != nil {
 		s.fail(w, r, err)
 		return
@@ -112,7 +118,7 @@ func (s *site) updatePool(w http.ResponseWriter, r *http.Request) {
 func (s *site) askDeletePool(w http.ResponseWriter, r *http.Request) {
 	name := param(r, "name")
 	p := s.frame(r, "pools", name)
-	v, err := s.source.Pool(r.Context(), p.Namespace, name)
+	v, err := s.source.Pool(r.Context(), p.Namespace, name, 0)
 	if err != nil {
 		s.fail(w, r, err)
 		return

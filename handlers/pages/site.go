@@ -74,6 +74,7 @@ func New(source Source, actions Actions, live Live, o Options) http.Handler {
 	r.Post("/what-if", s.whatIf)
 	r.Route("/preemptions", s.preemptionRoutes)
 	r.Route("/agents", s.agentRoutes)
+	r.Route("/nodes", s.nodeRoutes)
 	return r
 }
 

@@ -74,7 +74,9 @@ func (v *View) overviewFigures(ctx context.Context, ns string, pools []ledger.Po
 	stuck := 0
 	for i, p := range pools {
 		head, waits := heads[p.Name]
-		if waits {
+		if p.Hold.State != "" {
+			out.Notes = append(out.Notes, web.Note{Kind: "warn", Title: web.Line{web.Text("Nothing starts in "), web.PoolRef(p.Name), web.Text(".")}, Text: hold(p.Hold).Line(v.now())})
+		} else if waits {
 			if stuck++; stuck <= overviewNotes {
 				out.Notes = append(out.Notes, queueNote(head, v.now()))
 			}
@@ -122,7 +124,7 @@ func (v *View) overviewDay(day ledger.PreemptionDay, out *web.Overview) {
 }
 
 func count(by map[string]int) web.PreemptionCount {
-	return web.PreemptionCount{Label: by["label_based_preemption"], SamePool: by["same_pool_preemption"], CrossPool: by["cross_pool_preemption"], Manual: by["manual"]}
+	return web.PreemptionCount{Label: by["label_based_preemption"], SamePool: by["same_pool_preemption"], CrossPool: by["cross_pool_preemption"], Manual: by["manual"] + by["drained"]}
 }
 
 // queueNote says why a queue cannot move: what its head waits for.

@@ -40,6 +40,7 @@ func policyDoc(p sched.Policy) web.PolicyDoc {
 		ProtectedPools: p.ProtectedPools, LabelPreemptionRules: p.LabelPreemptionRules,
 		CancelTimeout: p.CancelTimeout.Float(), SaveTimeout: p.SaveTimeout.Float(), VictimCoverage: string(p.VictimCoverage),
 		MinRuntimeSeconds: p.MinRuntimeSeconds.Float(), MaxPreemptionsPerMinute: p.MaxPreemptionsPerMinute, MaxPreemptionsPerTask: p.MaxPreemptionsPerTask,
+		AgeingWeight: p.AgeingWeight.Float(),
 	}
 }
 

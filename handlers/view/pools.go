@@ -12,7 +12,7 @@ import (
 )
 
 const (
-	queueShown = 10 // of a pool's queue on its page
+	queueShown = 25 // of a pool's line on its page
 	tasksShown = 20 // of its other tasks
 	poolsAsked = 20 // of a list of pools, for why their queues cannot move
 )
@@ -24,7 +24,7 @@ func (v *View) protected(ctx context.Context, ns string) ([]string, error) {
 }
 
 func pool(p ledger.Pool, protected []string, heads map[string]ledger.Task) web.Pool {
-	out := web.Pool{Name: p.Name, Cluster: p.Cluster, Labels: web.LabelsOf(p.Labels), Protected: slices.Contains(protected, p.Name), Running: p.Running, Queued: p.Queued}
+	out := web.Pool{Name: p.Name, Cluster: p.Cluster, Labels: web.LabelsOf(p.Labels), Protected: slices.Contains(protected, p.Name), Running: p.Running, Queued: p.Queued, Hold: hold(p.Hold)}
 	for _, b := range p.Balances {
 		if b.Capacity == 0 && b.Used == 0 && b.Reserved == 0 && b.Borrowed == 0 && b.Lent == 0 {
 			continue
@@ -32,7 +32,7 @@ func pool(p ledger.Pool, protected []string, heads map[string]ledger.Task) web.P
 		out.Quota = append(out.Quota, web.Quota{Resource: b.Resource, Capacity: b.Capacity, Used: b.Used, Reserved: b.Reserved, Borrowed: b.Borrowed, Lent: b.Lent})
 	}
 	slices.SortStableFunc(out.Quota, func(a, b web.Quota) int { return web.CompareResources(a.Resource, b.Resource) })
-	if head, ok := heads[p.Name]; ok {
+	if head, ok := heads[p.Name]; ok && !out.Hold.On() {
 		out.Stuck = stuckLine(head)
 	}
 	return out
@@ -60,7 +60,7 @@ func (v *View) Pools(ctx context.Context, ns string) ([]web.Pool, error) {
 }
 
 // Pool is one pool's page.
-func (v *View) Pool(ctx context.Context, ns, name string) (web.PoolPage, error) {
+func (v *View) Pool(ctx context.Context, ns, name string, behind int) (web.PoolPage, error) {
 	p, err := v.l.Pool(ctx, ns, name)
 	if err != nil {
 		return web.PoolPage{}, v.refused(ctx, err)
@@ -79,28 +79,36 @@ func (v *View) Pool(ctx context.Context, ns, name string) (web.PoolPage, error) 
 	}
 	out.Settings.SetResources(capacity)
 
-	waiting, err := v.l.PoolTasks(ctx, ns, name, true, queueShown)
+	waiting, all, err := v.l.Line(ctx, ns, name, behind, queueShown)
 	if err != nil {
 		return out, v.refused(ctx, err)
 	}
-	holding, err := v.l.PoolTasks(ctx, ns, name, false, tasksShown)
+	holding, err := v.l.PoolTasks(ctx, ns, name, tasksShown)
 	if err != nil {
 		return out, v.refused(ctx, err)
 	}
 	heads := map[string]ledger.Task{}
-	if len(waiting) > 0 {
+	if len(waiting) > 0 && behind == 0 {
 		heads[name] = waiting[0]
-		if err := v.askAgain(ctx, heads, []ledger.Pool{p}); err != nil {
+	} else if all > 0 {
+		first, _, err := v.l.Line(ctx, ns, name, 0, 1)
+		if err != nil {
 			return out, v.refused(ctx, err)
 		}
+		for _, t := range first {
+			heads[name] = t
+		}
 	}
+	out.Behind, out.InLine = behind, all
 	protected, err := v.protected(ctx, ns)
 	if err != nil {
 		return out, v.refused(ctx, err)
 	}
 	out.Pool = pool(p, protected, heads)
-	if out.Queue, err = v.rows(ctx, ns, waiting); err != nil {
-		return out, err
+	for _, t := range waiting {
+		r := row(t, ledger.Standing{Since: queuedSince(t), Position: t.QueuePosition})
+		r.Reason = plain(t.Reason)
+		out.Queue = append(out.Queue, r)
 	}
 	if out.Tasks, err = v.rows(ctx, ns, holding); err != nil {
 		return out, err

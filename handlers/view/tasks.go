@@ -36,7 +36,7 @@ func row(t ledger.Task, s ledger.Standing) web.TaskRow {
 	r := web.TaskRow{
 		ID: t.TaskID, UID: uid(t.UID), State: web.State(t.State), Phase: phaseWords(t.Phase), Pool: t.Pool, Priority: t.Priority.Float(),
 		Labels: web.LabelsOf(t.Labels), Request: resources(t.Request), Since: s.Since, Position: s.Position, Node: nodeWords(t.Node),
-		Attempt: t.Attempt, Reason: t.Reason, Unmanaged: !t.Managed,
+		Attempt: t.Attempt, Reason: t.Reason, Unmanaged: !t.Managed, ETA: t.ETA, ETANote: t.ETANote,
 	}
 	if t.State == ledger.Running && t.Estimate > 0 && !t.StartedAt.IsZero() {
 		r.EndsAt = t.StartedAt.Add(t.Estimate)
@@ -49,6 +49,14 @@ func row(t ledger.Task, s ledger.Standing) web.TaskRow {
 	}
 	r.Reason = plain(r.Reason)
 	return r
+}
+
+// queuedSince is since when a task waits.
+func queuedSince(t ledger.Task) time.Time {
+	if t.QueuedAt.IsZero() {
+		return t.SubmittedAt
+	}
+	return t.QueuedAt
 }
 
 func uid(id sched.ID) string { return uuid.UUID(id).String() }
@@ -257,29 +265,43 @@ func (v *View) why(ctx context.Context, ns string, t ledger.TaskReport, r web.Ta
 	return n, nil
 }
 
-// whyQueued says what a queued task waits for, and where it comes from.
+// whyQueued says what a queued task waits for, when it may start, and where it comes from.
 func (v *View) whyQueued(ctx context.Context, ns string, t ledger.TaskReport, r web.TaskRow) (*web.Note, error) {
 	n := &web.Note{Kind: "warn"}
-	if r.Position > 1 {
+	say := func(parts ...web.Part) { n.Text = append(n.Text, parts...) }
+	switch {
+	case t.QueuePosition == 0:
+		n.Kind, n.Title = "info", web.Say("It failed and is tried again"+soon(t.ETA, v.now())+".")
+		say(web.Code(t.Reason), web.Text(" "))
+	case t.QueuePosition > 1:
 		n.Kind = "info"
-		n.Title = web.Line{web.Text(fmt.Sprintf("It is number %s in the queue of ", web.Number(r.Position))), web.PoolRef(t.Pool), web.Text(".")}
+		n.Title = web.Line{web.Text(fmt.Sprintf("It is number %s in the queue of ", web.Number(t.QueuePosition))), web.PoolRef(t.Pool), web.Text(".")}
 		heads, err := v.l.QueueHeads(ctx, ns)
 		if err != nil {
 			return nil, v.refused(ctx, err)
 		}
 		if h, ok := heads[t.Pool]; ok && h.UID != t.UID {
-			n.Text = append(n.Text, web.Text("First in line is "), web.TaskRef(h.TaskID))
-			n.Text = append(n.Text, web.Text(". "))
+			say(web.Text("First in line is "), web.TaskRef(h.TaskID), web.Text(". "))
 		}
-	} else {
+	case t.Code == "pool_held":
+		n.Title = web.Line{web.Text("It is first in line, but "), web.PoolRef(t.Pool), web.Text(" is held.")}
+		say(web.Text(sentence(plain(t.Reason)) + " "))
+	default:
 		n.Title = web.Line{web.Text("It is first in line in "), web.PoolRef(t.Pool), web.Text(" and waits for room.")}
-		why, err := v.l.WhyQueued(ctx, t.UID)
-		if err != nil {
-			return nil, v.refused(ctx, err)
+		if t.Reason != "" {
+			say(web.Text("It " + strings.TrimSuffix(plain(t.Reason), ".") + ". "))
 		}
-		if r, ok := why[t.UID]; ok {
-			n.Text = append(n.Text, web.Text("It "+strings.TrimSuffix(plain(r.Message), ".")+". "))
+	}
+	if t.QueuePosition > 0 {
+		switch {
+		case !t.ETA.IsZero():
+			say(web.Text("It may start" + soon(t.ETA, v.now()) + onCondition(t.ETANote) + ". "))
+		case t.ETANote != "":
+			say(web.Text("When it starts is not known: " + strings.TrimSuffix(t.ETANote, ".") + ". "))
 		}
+	}
+	if t.QueueTimeout > 0 {
+		say(web.Text("It gives up" + soon(queuedSince(t.Task).Add(t.QueueTimeout), v.now()) + ". "))
 	}
 	if by, p := lastPreemption(t); p != nil {
 		n.Text = append(n.Text, web.Text("It was preempted "+web.Ago(p.DecidedAt, v.now())))
@@ -292,6 +314,21 @@ func (v *View) whyQueued(ctx context.Context, ns string, t ledger.TaskReport, r 
 		}
 	}
 	return n, nil
+}
+
+// soon says when something in the future is.
+func soon(at, now time.Time) string {
+	if d := at.Sub(now); d > time.Second {
+		return " in " + web.Brief(d)
+	}
+	return " any moment"
+}
+
+func onCondition(note string) string {
+	if strings.HasPrefix(note, "if ") {
+		return ", " + note
+	}
+	return ""
 }
 
 // waits reports that the reason of a queued task is what the core said last time.

@@ -320,7 +320,7 @@ func TestRefusalsNameTheFieldThatWasTyped(t *testing.T) {
 	refused(t, w.view.CompleteTask(ctx, "default", "nobody"), "unknown_task")
 	refused(t, w.view.CompleteTask(ctx, "default", "reward-07"), "wrong_state")
 	refused(t, w.view.DeleteAgent(ctx, "default", "nobody", true), "unknown_agent")
-	_, err = w.view.Pool(ctx, "default", "nope")
+	_, err = w.view.Pool(ctx, "default", "nope", 0)
 	refused(t, err, "unknown_pool")
 	_, err = w.view.Preemption(ctx, "default", "nope")
 	refused(t, err, "not_found")
@@ -355,7 +355,7 @@ func TestThePolicyIsCheckedSavedOnItsBaseAndBroughtBack(t *testing.T) {
 	refused(t, err, "version_conflict")
 	n, err := w.view.SavePolicy(ctx, "default", d, 2, "jonas", "Protect the paid GPUs")
 	w.must(err)
-	pool, err := w.view.Pool(ctx, "default", "train-a100")
+	pool, err := w.view.Pool(ctx, "default", "train-a100", 0)
 	w.must(err)
 	if n != 3 || !pool.Protected {
 		t.Errorf("version %d, protected %v", n, pool.Protected)
@@ -460,7 +460,7 @@ func TestListsAreFilteredAndPaged(t *testing.T) {
 func TestAPoolShowsItsQueueItsLoansAndIdleAgents(t *testing.T) {
 	t.Parallel()
 	w := tell(t)
-	p, err := w.view.Pool(t.Context(), "default", "train-a100")
+	p, err := w.view.Pool(t.Context(), "default", "train-a100", 0)
 	w.must(err)
 	if len(p.Queue) != 2 || p.Queue[0].ID != "llama-70b-pretrain" || p.Queue[1].Position != 2 || p.Holding != 2 || p.Tasks[0].ID != "vision-03" || p.Agents != 2 {
 		t.Errorf("%+v", p)
@@ -471,7 +471,7 @@ func TestAPoolShowsItsQueueItsLoansAndIdleAgents(t *testing.T) {
 	if p.DefaultSize.String() != "2 gpu · 16 cpu · 128 GiB" || p.Settings.Memory != "512 GiB" || p.Settings.Labels != "tier=premium" {
 		t.Errorf("default agent %s, form %+v", p.DefaultSize, p.Settings)
 	}
-	edge, err := w.view.Pool(t.Context(), "default", "edge")
+	edge, err := w.view.Pool(t.Context(), "default", "edge", 0)
 	w.must(err)
 	if len(edge.Notes) != 1 {
 		t.Errorf("the idle agent is not mentioned: %+v", edge.Notes)

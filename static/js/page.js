@@ -28,6 +28,7 @@
         break;
       case "since": text = brief(Math.max(0, s)); break;
       case "left": text = s < 0 ? brief(-s) + " left" : brief(s) + " over its estimate"; break;
+      case "eta": text = s < -1 ? "in " + brief(-s) : "any moment"; break;
       case "minute": text = pad(t.getHours()) + ":" + pad(t.getMinutes()); break;
       default:
         text = t.toDateString() === now.toDateString()

@@ -30,6 +30,7 @@ type World struct {
 	pre      []web.Preemption
 	agents   []web.Agent
 	events   []web.Event
+	nodes    []web.Node
 	heard    []chan pages.Topic
 }
 
@@ -63,6 +64,11 @@ func uid(id string) string {
 func Busy(now time.Time) *World {
 	w := Empty(now)
 	at := func(d time.Duration) time.Time { return now.Add(-d) }
+	for i := range 6 {
+		w.nodes = append(w.nodes, web.Node{ID: fmt.Sprintf("gpu-%02d", i+1), Cluster: "local", Total: gpu(26, 192, 1024), Free: gpu(int64(i*4), int64(20+i*17), int64(i*128)), Agents: 31 - i*4, Known: true})
+	}
+	w.nodes[5].Hold = web.Hold{State: "draining", Reason: "driver update", Actor: "jonas", Since: at(8 * time.Minute), Deadline: now.Add(22 * time.Minute)}
+	w.nodes = append(w.nodes, web.Node{ID: "4f1c9a27e5b8d3064f1c9a27e5b8d3064f1c9a27e5b8d3064f1c9a27", Cluster: "gpu-east", Hold: web.Hold{State: "held", Reason: "fans are loud", Actor: "mei", Since: at(26 * time.Hour)}})
 	w.policies = nil
 	for n := 1; n <= 12; n++ {
 		d := web.DefaultPolicy()
@@ -173,7 +179,8 @@ func Busy(now time.Time) *World {
 	shared.Loans = a100.Loans
 	pool("batch", "tier=batch", q("gpu", 32, 31, 0, 0, 0), q("cpu", 640, 562, 20, 0, 0))
 	pool("interactive", "tier=standard, owner=platform", q("gpu", 8, 1, 0, 0, 0), q("cpu", 128, 12, 4, 0, 0))
-	pool("ingest", "", q("cpu", 256, 200, 0, 0, 0), web.Quota{Resource: "fast_disk", Capacity: 12000, Used: 4500})
+	held := pool("ingest", "", q("cpu", 256, 200, 0, 0, 0), web.Quota{Resource: "fast_disk", Capacity: 12000, Used: 4500})
+	held.Hold = web.Hold{State: "held", Reason: "the disk is being replaced", Actor: "jonas", Since: at(12 * time.Minute)}
 	pool("edge", "", q("gpu", 4, 0, 0, 0, 0), q("cpu", 32, 0, 0, 0, 0))
 
 	w.pre = preemptions(now)

@@ -35,9 +35,9 @@ func (w *World) filled(p web.PoolPage) web.PoolPage {
 			continue
 		}
 		if t.State == web.Queued {
-			if p.Queued++; len(p.Queue) < 5 {
-				p.Queue = append(p.Queue, t.TaskRow)
-			}
+			p.Queued++
+			p.InLine++
+			p.Queue = append(p.Queue, t.TaskRow)
 			continue
 		}
 		p.Running++
@@ -93,11 +93,14 @@ func (w *World) Pools(context.Context, string) ([]web.Pool, error) {
 	return out, w.Fail
 }
 
-func (w *World) Pool(_ context.Context, _ string, name string) (web.PoolPage, error) {
+func (w *World) Pool(_ context.Context, _ string, name string, behind int) (web.PoolPage, error) {
 	defer w.lock()()
 	for _, p := range w.pools {
 		if p.Name == name {
-			return w.filled(p), w.Fail
+			p = w.filled(p)
+			p.Behind = min(behind, len(p.Queue))
+			p.Queue = p.Queue[p.Behind:min(len(p.Queue), p.Behind+10)]
+			return p, w.Fail
 		}
 	}
 	return web.PoolPage{}, missing("pool", name)
