@@ -162,8 +162,9 @@ func (b *batch) rollback() {
 		b.unindex(u.row)
 	}
 	for _, u := range slices.Backward(b.touched) {
-		bound := u.pool.maxRuntime
-		*u.pool = u.before // line, ends and rows are kept by index and unindex
+		bound, rows := u.pool.maxRuntime, u.pool.rows
+		*u.pool = u.before
+		u.pool.rows = rows // like line and ends, kept by index and unindex
 		b.poolChanged(u.pool)
 		b.redate(u.pool, bound)
 	}

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/google/uuid"
+
 	"github.com/schedulemesh/schedulemesh/sched"
 )
 
@@ -22,7 +24,8 @@ type book struct {
 	rows   map[sched.ID]*row
 	// working are the rows in a state that moves by work of the agents package.
 	working map[sched.ID]*row
-	// launches finds the row that holds an agent by what the bridge knows it by.
+	// launches finds the row that holds an agent by what the bridge knows it by, where that
+	// does not begin with its own uid; see launched.
 	launches map[string]*row
 	// guests are the tasks registered on an agent.
 	guests map[sched.ID][]*row
@@ -83,9 +86,9 @@ type pool struct {
 	capacity, reserved, used, borrowed, lent sched.Resources
 	names                                    []string // resources that have a row; never changed in place
 
-	loans  []loan      // where it borrows, oldest first; never changed in place
-	recent []time.Time // when it lost tasks lately; never changed in place
-	rows   map[sched.ID]*row
+	loans  []loan        // where it borrows, oldest first; never changed in place
+	recent []time.Time   // when it lost tasks lately; never changed in place
+	rows   []*row        // live ones, in no order
 	line   *sched.Line   // who waits, but for those whose time has not come
 	ends   *sched.Agenda // when what is held is expected to come free
 
@@ -97,6 +100,18 @@ type loan struct {
 	lender int64
 	since  time.Time
 	amount sched.Resources
+}
+
+func (p *pool) add(r *row) {
+	r.at = len(p.rows)
+	p.rows = append(p.rows, r)
+}
+
+func (p *pool) remove(r *row) {
+	last := p.rows[len(p.rows)-1]
+	p.rows[r.at], last.at = last, r.at
+	p.rows[len(p.rows)-1] = nil
+	p.rows = p.rows[:len(p.rows)-1]
 }
 
 // free is quota nobody holds.
@@ -125,6 +140,7 @@ type row struct {
 	bodyHash       string
 	submitted      time.Time
 	extras         *extras // nil for most
+	at             int     // in its pool's rows
 
 	life
 }
@@ -220,14 +236,14 @@ func newBook() *book {
 func (b *book) addSpace(id int64, name string, version int, policy sched.Policy) *space {
 	s := &space{id: id, name: name, policyVersion: version, core: sched.NewCore(policy, b.nodes),
 		pools: map[string]*pool{}, tasks: map[string]*row{}, agents: map[string]*row{}}
-	s.unmanaged = &pool{id: -id, space: s, version: -1, rows: map[sched.ID]*row{}}
+	s.unmanaged = &pool{id: -id, space: s, version: -1}
 	b.spaces[name], b.byID[id] = s, s
 	return s
 }
 
 // addPool makes a pool of which no more is known yet; version −1 is behind any other.
 func (b *book) addPool(s *space, id int64, name string) *pool {
-	p := &pool{id: id, space: s, name: name, version: -1, rows: map[sched.ID]*row{}, line: &sched.Line{}, ends: &sched.Agenda{}}
+	p := &pool{id: id, space: s, name: name, version: -1, line: &sched.Line{}, ends: &sched.Agenda{}}
 	b.pools[id], s.pools[name] = p, p
 	return p
 }
@@ -280,7 +296,7 @@ func (b *book) index(r *row) {
 	if r.works() {
 		b.working[r.uid] = r
 	}
-	r.home().rows[r.uid] = r
+	r.home().add(r)
 	if r.kind != KindAgent {
 		r.space.tasks[r.taskID] = r
 	}
@@ -296,7 +312,9 @@ func (b *book) index(r *row) {
 	}
 	if r.onAgent() {
 		r.space.agents[r.agentName] = r
-		b.launches[r.launchID] = r
+		if id, own := launchOf(r.launchID); !own || id != r.uid {
+			b.launches[r.launchID] = r
+		}
 		b.chargeNode(r)
 		b.date(r)
 		b.tellAgent(r)
@@ -371,6 +389,27 @@ func (b *book) moved(r *row, before *life) {
 	}
 }
 
+// launched finds the row that holds the agent of a launch.
+func (b *book) launched(launchID string) *row {
+	if r := b.launches[launchID]; r != nil {
+		return r
+	}
+	id, own := launchOf(launchID)
+	if r := b.rows[id]; own && r != nil && r.launchID == launchID && r.kind != KindRegistered && r.onAgent() {
+		return r
+	}
+	return nil
+}
+
+// launchOf reads the uid that a launch id begins with, as prepare makes them.
+func launchOf(launchID string) (uid sched.ID, ok bool) {
+	if len(launchID) < 36 {
+		return uid, false
+	}
+	id, err := uuid.Parse(launchID[:36])
+	return sched.ID(id), err == nil
+}
+
 // unindex takes back what index did.
 func (b *book) unindex(r *row) {
 	if !r.indexed {
@@ -380,7 +419,7 @@ func (b *book) unindex(r *row) {
 	b.undate(r)
 	delete(b.rows, r.uid)
 	delete(b.working, r.uid)
-	delete(r.home().rows, r.uid)
+	r.home().remove(r)
 	if r.pool != nil && r.state == Queued {
 		r.pool.line.Remove(r.uid)
 	}
@@ -470,8 +509,8 @@ func (b *book) setNodes(cluster string, nodes []sched.Node) {
 
 // dropPool forgets a pool and its rows.
 func (b *book) dropPool(p *pool) {
-	for _, r := range p.rows {
-		b.unindex(r)
+	for len(p.rows) > 0 {
+		b.unindex(p.rows[len(p.rows)-1])
 	}
 	delete(b.pools, p.id)
 	if p.space.pools[p.name] == p {

@@ -207,8 +207,8 @@ func dump(t *testing.T, l *Ledger) string {
 				say("pool %d lost %d", id, len(p.recent))
 			}
 			say("pool %d is %+v, %s each, loaded %v", id, p.hold, p.maxRuntime, p.loaded)
-			for uid := range p.rows {
-				say("pool %d has %s", id, uuidString(uid))
+			for _, r := range p.rows {
+				say("pool %d has %s", id, uuidString(r.uid))
 			}
 		}
 		for _, r := range b.rows {

@@ -25,13 +25,16 @@ func (l *Ledger) Dump(ctx context.Context) (string, error) {
 			for id := range p.line.All() {
 				queue = append(queue, b.rows[id].taskID)
 			}
-			say("pool %s has %d rows, queue %v, lost %d lately, %d ends, %s %s", p.name, len(p.rows), queue, len(p.recent), p.ends.Len(), p.maxRuntime, p.hold.sentence("it"))
+			say("pool %s has %d rows, queue %v, %d ends, %s %s", p.name, len(p.rows), queue, p.ends.Len(), p.maxRuntime, p.hold.sentence("it"))
 			known, _ := p.space.core.Pool(p.name)
 			say("core: pool %s free %s", p.name, known.Free)
 		}
 		for id, r := range b.rows {
 			say("%s", r.dump())
-			if id != r.uid || r.pool != nil && r.pool.rows[id] != r || r.kind != KindAgent && r.space.tasks[r.taskID] != r {
+			if r.onAgent() && b.launched(r.launchID) != r {
+				say("launch %s is not found", r.launchID)
+			}
+			if id != r.uid || r.pool != nil && r.pool.rows[r.at] != r || r.kind != KindAgent && r.space.tasks[r.taskID] != r {
 				say("row %s is not where it should be", r.taskID)
 			}
 			task, running := r.space.core.Task(id)
@@ -48,7 +51,7 @@ func (l *Ledger) Dump(ctx context.Context) (string, error) {
 		for id, room := range b.rooms {
 			say("room on %s: %d ends", id, room.Len())
 		}
-		say("%d launches, %d working", len(b.launches), len(b.working))
+		say("%d odd launches, %d working", len(b.launches), len(b.working))
 	})
 	slices.Sort(lines)
 	return strings.Join(lines, "\n"), err

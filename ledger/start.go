@@ -79,7 +79,10 @@ func (l *lane) names(ctx context.Context, db *pgxpool.Pool) (*starter, error) {
 	}
 	for _, p := range pools {
 		if known[p.NamespaceID] != nil { // else made just now: found when somebody asks for it
-			s.pools[p.ID] = l.book.addPool(known[p.NamespaceID], p.ID, p.Name)
+			stub := l.book.addPool(known[p.NamespaceID], p.ID, p.Name)
+			stub.cluster = p.Cluster
+			l.book.poolChanged(stub) // before its tasks: they need not be placed twice
+			s.pools[p.ID] = stub
 			s.left = append(s.left, p.ID)
 		}
 	}
@@ -269,8 +272,8 @@ func (s *starter) complete(b *book, rd reading, ids []int64, apart map[sched.ID]
 func (s *starter) forget(b *book, ids []int64, unmanaged bool) {
 	for _, id := range ids {
 		if p := s.pools[id]; s.wanted(b, p) {
-			for _, r := range p.rows {
-				b.unindex(r)
+			for len(p.rows) > 0 {
+				b.unindex(p.rows[len(p.rows)-1])
 			}
 		}
 	}

@@ -69,19 +69,19 @@ FROM (SELECT gen_random_uuid() AS uid, p.*, i FROM pools p, generate_series(1, $
 func TestCallsComeInWhileAServerLoads(t *testing.T) {
 	t.Parallel()
 	w := open(t)
-	const pools, tasks = 12, 3000
+	const pools, tasks = 6, 2500
 	for i := range pools {
 		w.makePool(fmt.Sprint("p", i), tasks+10)
 	}
 	w.Close()
 	grow(t, w.db, pools, tasks)
-	for seed := range uint64(3) {
+	for seed := range uint64(2) {
 		w = reopen(t, w.db)
 		var wg sync.WaitGroup
 		for c := range 8 {
 			rng := rand.New(rand.NewPCG(seed, uint64(c)))
 			wg.Go(func() {
-				for i := range 25 {
+				for i := range 15 {
 					w.disturb(rng, fmt.Sprintf("new-%d-%d-%d", seed, c, i), pools, tasks)
 				}
 			})

@@ -249,12 +249,12 @@ func (s *space) judge(core *sched.Core, in sched.Incoming, now sched.Time, limit
 // sample walks over live tasks, those of a pool first, until it is enough.
 func (s *space) sample(first string, add func(sched.ID), enough func() bool) {
 	walk := func(p *pool) {
-		for id, r := range p.rows {
+		for _, r := range p.rows {
 			if enough() {
 				return
 			}
 			if r.kind != KindAgent && r.state != Queued {
-				add(id)
+				add(r.uid)
 			}
 		}
 	}
@@ -305,7 +305,7 @@ func (l *Ledger) supposeDraft(ctx context.Context, ns string, draft sched.Policy
 		s := b.spaces[ns]
 		out.begin(s, &draft)
 		waiting, out.Queued = s.waiting(limit)
-		profiles = s.profiles(waiting)
+		profiles = b.profiles(s, waiting)
 		s.sample("", func(id sched.ID) { running = append(running, id) }, func() bool { return len(running) >= mostExposed })
 	})
 	if err != nil {
@@ -364,7 +364,7 @@ func (s *space) waiting(limit int) (ids []sched.ID, all int) {
 }
 
 // profiles are kinds of newcomers: like those that wait, then like those that run.
-func (s *space) profiles(waiting []sched.ID) []sched.Incoming {
+func (b *book) profiles(s *space, waiting []sched.ID) []sched.Incoming {
 	seen := map[string]bool{}
 	var out []sched.Incoming
 	add := func(r *row) {
@@ -377,10 +377,8 @@ func (s *space) profiles(waiting []sched.ID) []sched.Incoming {
 		}
 	}
 	for _, id := range waiting {
-		for _, p := range s.pools {
-			if r := p.rows[id]; r != nil {
-				add(r)
-			}
+		if r := b.rows[id]; r != nil {
+			add(r)
 		}
 	}
 	looked := 0

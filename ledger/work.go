@@ -269,7 +269,7 @@ func (r *row) holding() Holding {
 // ByLaunch finds the live row that holds the agent of a launch.
 func (l *Ledger) ByLaunch(ctx context.Context, launchID string) (h Holding, ok bool, err error) {
 	err = l.lane.look(ctx, func(b *book) {
-		if r := b.launches[launchID]; r != nil && r.pool != nil {
+		if r := b.launched(launchID); r != nil && r.pool != nil {
 			h, ok = r.holding(), true
 		}
 	})
