@@ -84,20 +84,45 @@ func (b *batch) countRecent(s *space) {
 
 // submit admits, queues or refuses one submission.
 func (b *batch) submit(a *admission) error {
+	r, err := b.newcomer(a)
+	if r == nil {
+		return err
+	}
+	d := b.ask(r)
+	if d.Outcome == sched.Refuse {
+		if a.sub.OnInsufficient == Queue && waitable(d.Refusal.Code) {
+			b.enqueueNew(r, a, d.Refusal)
+			return nil
+		}
+		return refusal(d)
+	}
+	b.lockVictims(d)
+	r.state = Reserved
+	b.prepare(r, d.Node)
+	b.place(r, a)
+	b.grant(r, d, &a.sub.Spec, a.sub.Actor)
+	a.task = b.task(r, &a.sub.Spec)
+	a.task.Created = true
+	return nil
+}
+
+// newcomer makes a row of a submission. There is none when the same one is there
+// already, which is the answer then.
+func (b *batch) newcomer(a *admission) (*row, error) {
 	s := b.spaces[a.ns]
 	if s == nil {
-		return refuse(ErrUnknownPool, "namespace %q has no pool %q: create it first", a.ns, a.sub.Pool)
+		return nil, refuse(ErrUnknownPool, "namespace %q has no pool %q: create it first", a.ns, a.sub.Pool)
 	}
 	if old := s.tasks[a.sub.TaskID]; old != nil && a.kind == KindTask {
 		if old.kind == KindTask && old.bodyHash == a.hash {
 			a.task = b.task(old, &a.sub.Spec)
-			return nil
+			return nil, nil
 		}
-		return refuse(ErrTaskExists, "a task %q is already %s with another body: choose another task_id, or wait until it has ended", a.sub.TaskID, old.state)
+		return nil, refuse(ErrTaskExists, "a task %q is already %s with another body: choose another task_id, or wait until it has ended", a.sub.TaskID, old.state)
 	}
 	p := s.pools[a.sub.Pool]
 	if p == nil {
-		return refuse(ErrUnknownPool, "there is no pool %q in namespace %q: create it first", a.sub.Pool, a.ns)
+		return nil, refuse(ErrUnknownPool, "there is no pool %q in namespace %q: create it first", a.sub.Pool, a.ns)
 	}
 	b.need(p)
 	name := a.sub.AgentName
@@ -105,7 +130,7 @@ func (b *batch) submit(a *admission) error {
 		name = p.name + "-agent-" + fmt.Sprintf("%x", a.uid[10:])
 	}
 	if old := s.agents[name]; old != nil {
-		return refuse(ErrAgentExists, "an agent %q is already %s: choose another name, or delete it first", name, old.state)
+		return nil, refuse(ErrAgentExists, "an agent %q is already %s: choose another name, or delete it first", name, old.state)
 	}
 	request := a.sub.Request
 	if a.kind == KindAgent && request.IsZero() {
@@ -125,24 +150,7 @@ func (b *batch) submit(a *admission) error {
 	if !a.sub.usual() {
 		r.extras = &extras{queueTimeout: a.sub.QueueTimeout, retryBackoff: orUsual(a.sub.RetryBackoff)}
 	}
-	d := b.ask(r)
-	if d.Outcome == sched.Refuse {
-		if a.sub.OnInsufficient == Queue && waitable(d.Refusal.Code) {
-			r.queued = b.now
-			r.code, r.reason = string(d.Refusal.Code), d.Refusal.Message
-			b.enqueueNew(r, a)
-			return nil
-		}
-		return refusal(d)
-	}
-	b.lockVictims(d)
-	r.state = Reserved
-	b.prepare(r, d.Node)
-	b.place(r, a)
-	b.grant(r, d, &a.sub.Spec, a.sub.Actor)
-	a.task = b.task(r, &a.sub.Spec)
-	a.task.Created = true
-	return nil
+	return r, nil
 }
 
 // place puts a new row in the book, with what few rows have.
@@ -153,7 +161,9 @@ func (b *batch) place(r *row, a *admission) {
 	}
 }
 
-func (b *batch) enqueueNew(r *row, a *admission) {
+func (b *batch) enqueueNew(r *row, a *admission, why sched.Refusal) {
+	r.queued = b.now
+	r.code, r.reason = string(why.Code), why.Message
 	b.place(r, a)
 	b.event(r, string(Queued), a.sub.Actor, r.code, "Queued: "+r.reason, nil)
 	a.task = b.task(r, &a.sub.Spec)
@@ -202,7 +212,7 @@ func (b *batch) prepare(r *row, node sched.NodeID) {
 // actor is who asked, "" when it was the queue's turn.
 func (b *batch) grant(r *row, d sched.Decision, spec *Spec, actor string) {
 	if d.Outcome == sched.Preempt {
-		b.take(r, d)
+		b.take(r, d.Victims)
 	}
 	b.hold(r, r.request, "reserved")
 	b.event(r, string(Reserved), actor, "", "Reserved "+r.request.String()+" in "+r.poolName, map[string]any{"node": r.node})

@@ -43,7 +43,8 @@ type book struct {
 	holds     map[nodeKey]hold
 	calm      int // how often in a row nobody waited; see lookAway
 
-	unfinished map[int64]bool // pools whose queue could move on
+	gangs      map[sched.ID][]*row // who waits, or waited, together
+	unfinished map[int64]bool      // pools whose queue could move on
 }
 
 type nodeKey struct {
@@ -139,8 +140,7 @@ type row struct {
 	hasEntry       bool
 	bodyHash       string
 	submitted      time.Time
-	extras         *extras // nil for most
-	at             int     // in its pool's rows
+	at             int // in its pool's rows
 
 	life
 }
@@ -173,6 +173,7 @@ type life struct {
 	started     time.Time
 	ended       time.Time
 
+	extras  *extras    // nil for most; never changed in place
 	taking  *taking    // this row's agent is being taken; never changed in place
 	victims []sched.ID // holders of the agents this row waits for
 	took    []sched.ID // tasks this attempt took, all gone by now
@@ -229,7 +230,7 @@ func newBook() *book {
 	return &book{
 		spaces: map[string]*space{}, byID: map[int64]*space{}, pools: map[int64]*pool{}, rows: map[sched.ID]*row{}, working: map[sched.ID]*row{}, launches: map[string]*row{}, guests: map[sched.ID][]*row{},
 		where: map[sched.ID]int64{},
-		nodes: sched.NewNodes(), total: map[sched.NodeID]nodeTotal{}, holds: map[nodeKey]hold{}, unfinished: map[int64]bool{},
+		nodes: sched.NewNodes(), total: map[sched.NodeID]nodeTotal{}, holds: map[nodeKey]hold{}, unfinished: map[int64]bool{}, gangs: map[sched.ID][]*row{},
 	}
 }
 
@@ -296,6 +297,9 @@ func (b *book) index(r *row) {
 	if r.works() {
 		b.working[r.uid] = r
 	}
+	if g := r.gang(); g != (sched.ID{}) {
+		b.gangs[g] = append(b.gangs[g], r)
+	}
 	r.home().add(r)
 	if r.kind != KindAgent {
 		r.space.tasks[r.taskID] = r
@@ -350,7 +354,7 @@ func (b *book) moved(r *row, before *life) {
 	after := r.life
 	r.life = *before
 	agent, task, settled := r.onAgent(), r.takeable(), r.settled()
-	stays := r.indexed && r.kind != KindRegistered && agent && task && after.state.Live() && after.state != Queued && after.launchID == before.launchID
+	stays := r.indexed && r.kind != KindRegistered && agent && task && after.state.Live() && after.state != Queued && after.launchID == before.launchID && after.extras == before.extras
 	if stays {
 		r.life = after
 		stays = r.onAgent() && r.takeable()
@@ -419,6 +423,9 @@ func (b *book) unindex(r *row) {
 	b.undate(r)
 	delete(b.rows, r.uid)
 	delete(b.working, r.uid)
+	if g := r.gang(); g != (sched.ID{}) {
+		b.leaves(g, r)
+	}
 	r.home().remove(r)
 	if r.pool != nil && r.state == Queued {
 		r.pool.line.Remove(r.uid)
@@ -455,12 +462,20 @@ func (b *book) chargeNode(r *row) {
 		return
 	}
 	need := r.request
-	for _, id := range r.victims {
-		if v := b.rows[id]; v != nil && v.node == r.node {
-			need = need.Sub(v.request)
+	if len(r.victims) > 0 {
+		coming := sched.Resources{}
+		for _, id := range r.victims {
+			if v := b.rows[id]; v != nil && v.node == r.node {
+				coming = coming.Add(v.request)
+			}
 		}
+		for _, m := range b.gangs[r.gang()] { // its own room comes from the same victims
+			if m.node == r.node && len(m.victims) > 0 && slices.Compare(m.uid[:], r.uid[:]) < 0 {
+				coming = coming.Sub(m.request).Positive()
+			}
+		}
+		need = need.Sub(coming).Positive()
 	}
-	need = need.Positive()
 	b.nodes.Adjust(r.node, need.Neg())
 	r.charged = nodeCharge{node: r.node, amount: need}
 }

@@ -210,6 +210,9 @@ func (ch *changes) readRows(ctx context.Context, conn *pgx.Conn) error {
 		ch.rows = append(ch.rows, r)
 		if r.state == Preempting || r.state == Stopping || r.phase != "" {
 			involved = append(involved, r.uid)
+			if g := r.gang(); g != (sched.ID{}) && r.phase == phaseWaiting { // its victims are its leader's
+				involved = append(involved, g)
+			}
 		}
 		return nil
 	}

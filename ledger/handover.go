@@ -12,9 +12,19 @@ import (
 // take turns the victims of a decision over to a preemptor: their quota becomes
 // its reservation at once, in the transaction that admits it, so nobody else can
 // take it; their agents are then cancelled, saved, killed and seen gone.
-func (b *batch) take(r *row, d sched.Decision) {
-	holders := make([]sched.ID, 0, len(d.Victims))
-	for _, v := range d.Victims {
+func (b *batch) take(r *row, victims []sched.Victim) {
+	for _, v := range victims {
+		if v.Loan {
+			b.lend(b.rows[v.Agent].pool, r.pool, v.Takes)
+		}
+	}
+	b.wait(r, b.takeAgents(r, victims))
+}
+
+// takeAgents does so but for the loans, and gives the agents' rows.
+func (b *batch) takeAgents(r *row, victims []sched.Victim) []sched.ID {
+	holders := make([]sched.ID, 0, len(victims))
+	for _, v := range victims {
 		h := b.rows[v.Agent]
 		t := &taking{holder: h.uid, by: r.uid, byTask: r.taskID, attempt: r.attempt, phase: phaseDecided, was: h.state,
 			taken: v.Takes, loan: v.Loan, result: map[sched.ID]takeResult{}}
@@ -24,9 +34,6 @@ func (b *batch) take(r *row, d sched.Decision) {
 		holders = append(holders, h.uid)
 		left := h.held.Sub(v.Takes)
 		b.hold(h, left, h.heldAs)
-		if v.Loan {
-			b.lend(h.pool, r.pool, v.Takes)
-		}
 		mark := func(x *row) {
 			x.state, x.phase, x.taking = Preempting, phaseDecided, t
 			x.reason = "making way for " + r.taskID
@@ -48,6 +55,11 @@ func (b *batch) take(r *row, d sched.Decision) {
 		}
 		b.takeJob(h)
 	}
+	return holders
+}
+
+// wait makes a reserved row wait until agents are gone.
+func (b *batch) wait(r *row, holders []sched.ID) {
 	b.change(r, func(r *row) {
 		r.victims = holders
 		r.phase = phaseWaiting
@@ -263,15 +275,23 @@ func (b *batch) victimGone(h *row) {
 	if p == nil || p.attempt != t.attempt {
 		return
 	}
+	b.change(p, func(p *row) { p.took = append(slices.Clone(p.took), t.tasks...) })
+	for _, w := range b.waitingWith(p) {
+		b.oneGone(w, h.uid)
+	}
+}
+
+// oneGone lets a preemptor start when the last agent it waited for is gone.
+func (b *batch) oneGone(p *row, holder sched.ID) {
 	b.change(p, func(p *row) {
-		p.victims = slices.DeleteFunc(slices.Clone(p.victims), func(id sched.ID) bool { return id == h.uid })
-		p.took = append(slices.Clone(p.took), t.tasks...)
+		p.victims = slices.DeleteFunc(slices.Clone(p.victims), func(id sched.ID) bool { return id == holder })
 	})
 	if len(p.victims) > 0 {
 		return
 	}
 	switch p.state {
 	case Reserved:
+		b.leaveGang(p)
 		b.change(p, func(p *row) { p.phase, p.reason = "", "" })
 		b.launchJob(p, nil)
 	case Stopping: // cancelled while it waited; it never had an agent
@@ -290,12 +310,18 @@ func (b *batch) makeWay(task *row, t *taking) {
 		by = append(slices.Clone(by), t.by)
 		if p := b.rows[t.by]; p != nil {
 			by = append(by, p.preemptedBy...)
+			for _, w := range b.waitingWith(p) {
+				if w != p {
+					by = append(by, w.uid)
+				}
+			}
 		}
 	}
 	b.change(task, func(r *row) {
 		r.preemptions++
 		r.preemptedBy = by
 	})
+	b.leaveGang(task)
 	switch {
 	case task.ending != "":
 		b.finish(task, task.ending, task.code, task.reason)
@@ -356,7 +382,9 @@ func (b *batch) undo(p *row, reason string) bool {
 		b.need(h.pool)
 		all = append(all, back{h, h.taking})
 	}
-	b.hold(p, sched.Resources{}, "")
+	for _, w := range b.waitingWith(p) {
+		b.hold(w, sched.Resources{}, "")
+	}
 	for _, v := range all {
 		if v.t.loan {
 			// What the borrower repaid meanwhile is free in the lender's pool, unless somebody took it.
@@ -393,12 +421,14 @@ func (b *batch) undo(p *row, reason string) bool {
 			b.event(task, string(task.state), "", "preemption_undone", "Goes on: "+reason, nil)
 		}
 	}
-	b.change(p, func(p *row) {
-		p.victims, p.phase = nil, ""
-		if forward {
-			p.attempt++
-		}
-	})
+	for _, w := range b.waitingWith(p) {
+		b.change(w, func(w *row) {
+			w.victims, w.phase = nil, ""
+			if forward {
+				w.attempt++
+			}
+		})
+	}
 	b.repay(p.pool)
 	b.freed(p.pool)
 	return true

@@ -519,8 +519,16 @@ func rowPools(b *book, r *row) []*pool {
 	for _, id := range r.victims {
 		out = append(out, b.poolOf(id))
 	}
+	for _, m := range b.gangs[r.gang()] {
+		out = append(out, m.pool)
+	}
 	if r.taking != nil {
 		out = append(out, b.poolOf(r.taking.by))
+		if p := b.rows[r.taking.by]; p != nil {
+			for _, m := range b.gangs[p.gang()] {
+				out = append(out, m.pool)
+			}
+		}
 	}
 	return out
 }

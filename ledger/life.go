@@ -95,6 +95,7 @@ func (b *batch) launchFailed(uid sched.ID, attempt int, code, message string, re
 // failed ends an attempt that went wrong: again later, or for good.
 func (b *batch) failed(r *row, code, message string) {
 	b.release(r)
+	b.leaveGang(r)
 	b.endRegistered(r, "its agent is gone: "+message)
 	if r.onFailure == Requeue && r.failures+1 < r.maxAttempts && r.kind == KindTask {
 		b.change(r, func(r *row) { r.failures++ })
@@ -203,7 +204,7 @@ func (b *batch) stop(r *row, target State, code, reason, actor string) error {
 		b.change(r, func(r *row) { r.ending, r.code, r.reason = target, code, reason })
 		b.event(r, "ending", actor, code, "Will be "+string(target)+" when its agent is gone", nil)
 	case r.state == Reserved && len(r.victims) > 0:
-		if b.undo(r, r.taskID+" was cancelled") {
+		if len(b.waitingWith(r)) == 1 && b.undo(r, r.taskID+" was cancelled") {
 			b.release(r)
 			b.finishBy(r, target, code, reason, actor)
 			return nil

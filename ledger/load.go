@@ -105,6 +105,7 @@ func (b *book) reopen(open []dbgen.OpenPreemptionsRow, byUID map[sched.ID]*row) 
 	// An agent may be taken while a task on it is preempted by hand: two handovers.
 	type handover struct{ holder, by sched.ID }
 	takings := map[handover]*taking{}
+	gangs := waitingGangs(byUID)
 	for _, o := range open {
 		p := o.Preemption
 		victim := sched.ID(p.VictimUid.Bytes)
@@ -124,6 +125,9 @@ func (b *book) reopen(open []dbgen.OpenPreemptionsRow, byUID map[sched.ID]*row) 
 			}
 			if byUID[holder] != nil {
 				b.isIn(t.by, o.ByPool)
+			}
+			if t.by != (sched.ID{}) {
+				b.rejoin(t, o.HolderPool, gangs[t.by])
 			}
 		}
 		if slices.Index(phases, p.Phase) > slices.Index(phases, t.phase) { // such a task's stays behind

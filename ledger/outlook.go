@@ -72,6 +72,20 @@ func (b *book) outlooks(p *pool, rows []*row, now time.Time) map[sched.ID]outloo
 	return out
 }
 
+// whyNot is why the head of a line cannot start; nil when it can.
+func (b *book) whyNot(head *row, now sched.Time) *sched.Refusal {
+	if gang := b.inLine(head); len(gang) > 1 {
+		if d := head.space.core.DecideGang(b.incomings(gang), now); d.Outcome == sched.Refuse {
+			return &d.Refusal
+		}
+		return nil
+	}
+	if d := head.space.core.Decide(b.incoming(head), now); d.Outcome == sched.Refuse {
+		return &d.Refusal
+	}
+	return nil
+}
+
 // headsOutlook is that of who is next.
 func (b *book) headsOutlook(head *row, now time.Time) outlook {
 	o := outlook{position: 1}
@@ -80,12 +94,12 @@ func (b *book) headsOutlook(head *row, now time.Time) outlook {
 		o.code, o.reason, o.note = codePoolHeld, p.hold.sentence("pool "+p.name), "nothing starts until the pool is resumed"
 		return o
 	}
-	d := p.space.core.Decide(b.incoming(head), timeOf(now))
-	if d.Outcome != sched.Refuse {
+	refusal := b.whyNot(head, timeOf(now))
+	if refusal == nil {
 		o.eta, o.note = now.UTC(), "it is about to start"
 		return o
 	}
-	o.code, o.reason = string(d.Refusal.Code), d.Refusal.Message
+	o.code, o.reason = string(refusal.Code), refusal.Message
 	kept := b.reserve(head, now)
 	if !kept.Known {
 		o.note = "what runs does not say when it ends"

@@ -249,7 +249,12 @@ func (b *book) head(p *pool) *row {
 }
 
 func (b *book) reserve(head *row, now time.Time) *sched.Reservation {
-	return head.space.core.Reserve(b.incoming(head), b.endsOf(head.pool), timeOf(now))
+	in, ends := b.incoming(head), b.endsOf(head.pool)
+	if gang := b.inLine(head); len(gang) > 1 {
+		// Room is kept for all of it together, wherever.
+		in.Request, ends.Room = sum(gang), nil
+	}
+	return head.space.core.Reserve(in, ends, timeOf(now))
 }
 
 func (b *book) endsOf(p *pool) sched.Ends {
@@ -326,18 +331,40 @@ func (b *batch) admitQueue(p *pool) {
 			b.more[p.id] = true
 			return
 		}
-		d := b.decide(head)
-		if d.Refusal.Code == codeLoading {
+		refusal := b.tryHead(head)
+		if refusal == nil {
+			continue
+		}
+		if refusal.Code == codeLoading {
 			p.stalled = true
 			return
 		}
-		if d.Outcome == sched.Refuse {
-			b.waits(head, string(d.Refusal.Code), d.Refusal.Message)
-			b.backfill(p, head)
-			return
-		}
-		b.begin(head, d)
+		b.waits(head, string(refusal.Code), refusal.Message)
+		b.backfill(p, head)
+		return
 	}
+}
+
+// tryHead starts the head of a line, with the rest of its gang if it has one, or says why not.
+func (b *batch) tryHead(head *row) *sched.Refusal {
+	gang := b.inLine(head)
+	if len(gang) > 1 && !b.loading {
+		d := b.decideGang(gang)
+		if d.Outcome == sched.Refuse {
+			return &d.Refusal
+		}
+		b.beginGang(gang, d)
+		return nil
+	}
+	d := sched.Decision{Outcome: sched.Refuse, Refusal: sched.Refusal{Code: codeLoading}}
+	if len(gang) == 1 {
+		d = b.decide(head)
+	}
+	if d.Outcome == sched.Refuse {
+		return &d.Refusal
+	}
+	b.begin(head, d)
+	return nil
 }
 
 // waits notes why the head waits. The words go stale with every task that comes and
@@ -359,7 +386,7 @@ func (b *batch) backfill(p *pool, head *row) {
 		if seen++; seen > 1+maxBackfill {
 			break
 		}
-		if r := b.rows[id]; r != head && p.space.core.Fits(p.name, r.request) {
+		if r := b.rows[id]; r != head && len(b.inLine(r)) == 1 && p.space.core.Fits(p.name, r.request) {
 			fit = append(fit, r)
 		}
 	}
@@ -381,15 +408,21 @@ func (b *batch) backfill(p *pool, head *row) {
 // begin gives a row that waited its quota.
 func (b *batch) begin(r *row, d sched.Decision) {
 	b.lockVictims(d)
+	b.leaveGang(r)
+	b.reserveAgain(r, d.Node)
+	b.grant(r, d, nil, "")
+}
+
+// reserveAgain names the next attempt of a row that waited.
+func (b *batch) reserveAgain(r *row, node sched.NodeID) {
 	again := !r.started.IsZero() || r.preemptions > 0 || r.failures > 0
 	b.change(r, func(r *row) {
 		r.state = Reserved
 		if again {
 			r.attempt++
 		}
-		b.prepare(r, d.Node)
+		b.prepare(r, node)
 	})
-	b.grant(r, d, nil, "")
 }
 
 // backoff is how long a row that failed so often waits before it is tried again:

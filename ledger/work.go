@@ -148,17 +148,27 @@ func (l *Ledger) Undo(ctx context.Context, victim sched.ID, code, reason string)
 			if p == nil || p.state != Reserved {
 				return nil
 			}
+			members := b.waitingWith(p)
+			for _, m := range members {
+				b.need(m.pool)
+				if m.state != Reserved || m.pool != p.pool {
+					return nil // what is lent to several pools, or wanted less by now, only goes forward
+				}
+			}
 			if undone = b.undo(p, reason); !undone {
 				return nil
 			}
-			if p.onInsufficient == Queue {
-				b.release(p)
-				b.requeue(p, code, reason)
-				b.drain = nil // not at once: the reason has not gone away
-				return nil
+			for _, m := range members {
+				b.release(m)
+				if m.onInsufficient == Queue {
+					b.requeue(m, code, reason)
+				} else {
+					b.finish(m, Failed, code, reason)
+				}
 			}
-			b.release(p)
-			b.finish(p, Failed, code, reason)
+			if p.onInsufficient == Queue {
+				b.drain = nil // not at once: the reason has not gone away
+			}
 			return nil
 		},
 	})

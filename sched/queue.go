@@ -106,7 +106,8 @@ type Ends struct {
 	Quota *Agenda
 	// Borrowed is what the pool has of others: what comes free goes back first.
 	Borrowed Resources
-	// Room of a node that comes free; nil when nothing is known of it.
+	// Room of a node that comes free; nil when nothing is known of it. Without the
+	// function nodes do not matter.
 	Room func(NodeID) *Agenda
 }
 
@@ -119,6 +120,7 @@ type Reservation struct {
 	// Node is where, "" when that is open or the cluster has no known nodes.
 	Node NodeID
 
+	pool  string
 	quota *Agenda
 	spare Resources // quota of the pool that others may use for as long as they like
 	rooms []spareRoom
@@ -134,7 +136,7 @@ type spareRoom struct {
 func (c *Core) Reserve(head Incoming, ends Ends, now Time) *Reservation {
 	request := head.Request.Positive()
 	pool := c.pools[head.Pool]
-	r := &Reservation{Known: true, At: now, quota: ends.Quota, spare: spared(pool.Free, request)}
+	r := &Reservation{Known: true, At: now, pool: head.Pool, quota: ends.Quota, spare: spared(pool.Free, request)}
 	if !pool.Free.Covers(request) {
 		own := pool.Free.Sub(ends.Borrowed)
 		at, sum, ok := ends.Quota.covering(own, request)
@@ -144,7 +146,7 @@ func (c *Core) Reserve(head Incoming, ends Ends, now Time) *Reservation {
 		}
 	}
 	nodes := c.nodes.byCluster[pool.Cluster]
-	if len(nodes) == 0 {
+	if len(nodes) == 0 || ends.Room == nil {
 		return r
 	}
 	var best *Node
@@ -205,29 +207,59 @@ func (c *Core) Backfill(in Incoming, end Time, r *Reservation, name string, now 
 	if d.Outcome == Refuse || r.Known && end != 0 && end <= r.At {
 		return d
 	}
-	pool := c.pools[in.Pool]
+	c.within(r, func() { d = c.Decide(in, now) })
+	if d.Outcome == Admit || d.Outcome == Preempt && !r.countsOn(d.Victims) {
+		return d
+	}
+	return refuse(r.refusal(in.Request.Positive(), name, now))
+}
+
+// BackfillGang is Backfill for a gang. end is when the last of it is expected to end.
+func (c *Core) BackfillGang(in []Incoming, end Time, r *Reservation, name string, now Time) Gang {
+	g := c.DecideGang(in, now)
+	if g.Outcome == Refuse || r.Known && end != 0 && end <= r.At {
+		return g
+	}
+	c.within(r, func() { g = c.DecideGang(in, now) })
+	var victims []Victim
+	for _, v := range g.Victims {
+		victims = append(victims, v.Victim)
+	}
+	if g.Outcome == Admit || g.Outcome == Preempt && !r.countsOn(victims) {
+		return g
+	}
+	var all Resources
+	for _, n := range in {
+		all = all.Add(n.Request.Positive())
+	}
+	return Gang{Outcome: Refuse, Refused: len(in) - 1, Refusal: r.refusal(all, name, now)}
+}
+
+// within asks something as if only what is spare were free.
+func (c *Core) within(r *Reservation, ask func()) {
+	pool := c.pools[r.pool]
 	narrow := pool
 	narrow.Free = pool.Free.Min(r.spare)
-	c.pools[in.Pool] = narrow
+	c.pools[r.pool] = narrow
 	rooms := make([]Resources, len(r.rooms))
 	for i, s := range r.rooms {
 		rooms[i] = s.node.Room
 		s.node.Room = s.node.Room.Min(s.spare)
 	}
-	d = c.Decide(in, now)
-	c.pools[in.Pool] = pool
+	ask()
+	c.pools[r.pool] = pool
 	for i, s := range r.rooms {
 		s.node.Room = rooms[i]
 	}
-	if d.Outcome == Admit || d.Outcome == Preempt && !r.countsOn(d.Victims) {
-		return d
-	}
+}
+
+func (r *Reservation) refusal(request Resources, name string, now Time) Refusal {
 	when := "when is not known"
 	if r.Known {
 		when = "it starts in about " + seconds(max(r.At-now, 0)) + " s"
 	}
-	return refuse(Refusal{Code: RoomReserved, Short: in.Request.Positive(),
-		Message: fmt.Sprintf("needs %v; what is free in pool %s is kept for %s, which waits in front of it (%s)", in.Request, in.Pool, name, when)})
+	return Refusal{Code: RoomReserved, Short: request,
+		Message: fmt.Sprintf("needs %v; what is free in pool %s is kept for %s, which waits in front of it (%s)", request, r.pool, name, when)}
 }
 
 // countsOn reports whether the head waits for one of these to end.

@@ -48,6 +48,7 @@ type fake struct {
 	keys    map[string]kept
 	panics  bool
 	node    ledger.Node
+	many    []ledger.Submitted
 }
 
 type kept struct {
@@ -72,6 +73,9 @@ func (f *fake) Submit(_ context.Context, ns string, s ledger.Submission) (ledger
 		t.TaskID = s.TaskID
 	}
 	return t, f.asked("Submit", ns, s)
+}
+func (f *fake) SubmitAll(_ context.Context, ns string, subs []ledger.Submission, gang bool) ([]ledger.Submitted, error) {
+	return f.many, f.asked("SubmitAll", ns, subs, gang)
 }
 func (f *fake) Task(_ context.Context, ns, id string) (ledger.Task, error) {
 	return f.task, f.asked("Task", ns, id)

@@ -12,6 +12,7 @@ import (
 // Ledger is what the API needs of *ledger.Ledger.
 type Ledger interface {
 	Submit(ctx context.Context, ns string, s ledger.Submission) (ledger.Task, error)
+	SubmitAll(ctx context.Context, ns string, subs []ledger.Submission, gang bool) ([]ledger.Submitted, error)
 	Task(ctx context.Context, ns, taskID string) (ledger.Task, error)
 	Tasks(ctx context.Context, ns string, f ledger.TaskFilter) (ledger.Page[ledger.Task], error)
 	WaitTask(ctx context.Context, ns string, uid sched.ID) (ledger.Task, error)

@@ -130,7 +130,12 @@ func (a *API) registerSubmit(v1 chi.Router) {
 		summary: "Submit a task",
 		about: "Asks for quota and, when there is none, for whoever may be preempted to make way; then launches one agent for the task. " +
 			"The answer comes once that is decided and durable, or, with `wait`, once the task is running or has ended.\n\n" +
-			"The same task_id with the same body is answered 200 with the task; with another body it is refused while the task lives.",
+			"The same task_id with the same body is answered 200 with the task; with another body it is refused while the task lives.\n\n" +
+			"Several tasks, at most 1,000, come as `{\"tasks\": […], \"all_or_nothing\": true}`: all are admitted, in one transaction and with one set of victims, or none is; " +
+			"the answer is `{\"items\": [tasks in their order]}`. With `on_insufficient: queue` they wait as a whole, and then must be in one pool. " +
+			"That is about admission: a member whose agent fails later fails by itself. " +
+			"Without all_or_nothing, or as a bare JSON array, each is for itself, and the answer is 207.\n\n" +
+			"A submission that would make a task wait longer which waits in front of it, with at least its priority, is refused (`room_reserved` in the explanation), or waits behind it.",
 		codes:   []string{"unknown_pool", "task_exists", "agent_exists", "pool_held", "insufficient_resources", "request_too_large", "no_node_large_enough", "bridge_unavailable"},
 		request: taskExample,
 	}
@@ -151,6 +156,9 @@ func (a *API) registerSubmit(v1 chi.Router) {
 			"Location": {Schema: &huma.Schema{Type: huma.TypeString}, Description: "Address of the task."},
 		}},
 		"200": {Description: "The same task was submitted before; this is how it is now.", Content: answer},
+		"207": {Description: "Several tasks, each for itself: what became of each, in their order.", Content: map[string]*huma.MediaType{
+			"application/json": {Schema: registry.Schema(reflect.TypeFor[List[Outcome]](), true, "")},
+		}},
 	}
 	a.huma.OpenAPI().AddOperation(&h)
 	op.describe(a.huma.OpenAPI())
@@ -164,7 +172,18 @@ func (a *API) submitTask(w http.ResponseWriter, r *http.Request) {
 		refuse(w, r, err)
 		return
 	}
-	sub, err := readSubmission(w, r)
+	buf := buffers.Get().(*bytes.Buffer)
+	defer putBuffer(buf)
+	data, err := readTasks(w, r, buf)
+	if err != nil {
+		refuse(w, r, err)
+		return
+	}
+	if isMany(data) {
+		a.submitMany(w, r, ns, wait, data)
+		return
+	}
+	sub, err := readSubmission(r, data)
 	if err != nil {
 		refuse(w, r, err)
 		return
@@ -188,8 +207,7 @@ func (a *API) submitTask(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	out := taskDoc(t)
-	buf := buffers.Get().(*bytes.Buffer)
-	defer putBuffer(buf)
+	buf.Reset()
 	buf.Write(appendTask(buf.AvailableBuffer(), &out))
 	writeDocument(w, status, out.Links.Self, buf)
 }
@@ -223,21 +241,21 @@ func submitQuery(r *http.Request) (ns string, wait time.Duration, err error) {
 // newTasks are reused: a decoded task is a kilobyte of mostly zeros.
 var newTasks = sync.Pool{New: func() any { return new(NewTask) }}
 
-func readSubmission(w http.ResponseWriter, r *http.Request) (ledger.Submission, error) {
-	buf := buffers.Get().(*bytes.Buffer)
-	defer putBuffer(buf)
+// readTasks reads a body that has a task, or several.
+func readTasks(w http.ResponseWriter, r *http.Request, buf *bytes.Buffer) ([]byte, error) {
 	data, err := readBody(w, r, maxLaunchBody, buf)
-	if err != nil {
-		return ledger.Submission{}, err
+	switch {
+	case err != nil:
+		return nil, err
+	case len(data) == 0:
+		return nil, problem.New("bad_request", "there is no body; send a task as JSON")
+	case needsCheck(data):
+		return data, checkJSON(data)
 	}
-	if len(data) == 0 {
-		return ledger.Submission{}, problem.New("bad_request", "there is no body; send a task as JSON")
-	}
-	if needsCheck(data) {
-		if err := checkJSON(data); err != nil {
-			return ledger.Submission{}, err
-		}
-	}
+	return data, nil
+}
+
+func readSubmission(r *http.Request, data []byte) (ledger.Submission, error) {
 	in := newTasks.Get().(*NewTask)
 	defer func() {
 		*in = NewTask{}

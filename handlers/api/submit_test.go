@@ -121,7 +121,7 @@ func TestSubmitRefuses(t *testing.T) {
 		"duplicate key deep inside":     {`{"pool":"p","payload":{"a":{"b":1,"b":2}}}`, 400, "bad_json", "body", `"payload.a.b" appears twice`},
 		"invalid UTF-8":                 {"{\"pool\":\"\xff\"}", 400, "bad_json", "body", "UTF-8"},
 		"half a surrogate pair":         {`{"pool":"\ud800"}`, 400, "bad_json", "body", ""},
-		"an array":                      {`[1]`, 422, "invalid", "body", "must be an object"},
+		"an array":                      {`[1]`, 422, "invalid", "0", "must be an object"},
 		"null":                          {`null`, 422, "invalid", "pool", "is missing"},
 		"no pool":                       {`{}`, 422, "invalid", "pool", "is missing"},
 		"unknown field":                 {`{"pool":"p","prioritty":1}`, 422, "invalid", "prioritty", "no such field"},

@@ -374,11 +374,16 @@ func (p *WaitParam) duration() (time.Duration, error) {
 
 // waitTask gives the task once it is running or has ended, or as it is when the time is up.
 func (a *API) waitTask(ctx context.Context, ns string, t ledger.Task, wait time.Duration) (ledger.Task, error) {
+	ctx, cancel := context.WithTimeout(ctx, wait)
+	defer cancel()
+	return a.waitUntil(ctx, ns, t)
+}
+
+// waitUntil is waitTask until ctx ends.
+func (a *API) waitUntil(ctx context.Context, ns string, t ledger.Task) (ledger.Task, error) {
 	if t.State == ledger.Running || !t.State.Live() {
 		return t, nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, wait)
-	defer cancel()
 	return a.ledger.WaitTask(ctx, ns, t.UID)
 }
 
