@@ -181,6 +181,14 @@ func (l *lane) outward(err error) error {
 		return e
 	}
 	l.log.Error("a transaction failed", "error", err)
+	l.metrics.failed(err)
+	var pg *pgconn.PgError
+	switch {
+	case errors.Is(err, errUnknown):
+		return &Error{Code: ErrUnavailable.Code, Message: "the database went away while this was written, and nobody can tell yet whether it was: look, or ask again with the same id", cause: err}
+	case errors.As(err, &pg) && pg.Code[:2] == "53":
+		return &Error{Code: ErrUnavailable.Code, Message: "the database has run out of something (" + pg.Message + "): nothing was changed, try again", cause: err}
+	}
 	if unreachable(err) {
 		return &Error{Code: ErrUnavailable.Code, Message: "the database cannot be reached right now: nothing was changed, try again", cause: err}
 	}
@@ -224,11 +232,30 @@ func unreachable(err error) bool {
 	return !errors.As(err, &known)
 }
 
+// lostError is a lost connection, or one that could not be had, when it is certain
+// that nothing was committed.
+type lostError struct{ cause error }
+
+func (e lostError) Error() string { return e.cause.Error() }
+func (e lostError) Unwrap() error { return e.cause }
+
+// lost wraps an error that another connection may not meet.
+func lost(err error) error {
+	var pg *pgconn.PgError
+	if !unreachable(err) || errors.As(err, &pg) && pg.Code[:2] == "53" {
+		return err
+	}
+	return lostError{err}
+}
+
+// errUnknown is a commit of which nobody knows whether it happened.
+var errUnknown = errors.New("ledger: whether the transaction committed is unknown")
+
 // errMoved says that the book was behind and has caught up: start again.
 var errMoved = errors.New("ledger: the book was behind")
 
-// attempt runs calls as one transaction until it commits, with wider locks or again
-// after a serialization failure, a bounded number of times.
+// attempt runs calls as one transaction until it commits, with wider locks, or again
+// after a serialization failure or a lost connection, a bounded number of times.
 func (l *lane) attempt(ctx context.Context, calls []*call) error {
 	want := map[int64]bool{}
 	for _, c := range calls {
@@ -251,7 +278,7 @@ func (l *lane) attempt(ctx context.Context, calls []*call) error {
 				want[id] = true
 			}
 		case errors.Is(err, errMoved):
-		case retryable(err):
+		case retryable(err), errors.As(err, &lostError{}):
 			l.metrics.retried()
 			time.Sleep(time.Duration(rand.IntN(1<<min(try, 6))) * time.Millisecond)
 		default:
@@ -269,7 +296,7 @@ func (l *lane) once(ctx context.Context, calls []*call, want map[int64]bool) (er
 	began := time.Now()
 	conn, err := l.pool.Acquire(ctx)
 	if err != nil {
-		return err
+		return lost(err)
 	}
 	defer conn.Release()
 
@@ -300,7 +327,7 @@ func (l *lane) once(ctx context.Context, calls []*call, want map[int64]bool) (er
 		}
 	}()
 	if err != nil {
-		return err
+		return lost(err)
 	}
 
 	b := l.newBatch()
@@ -374,14 +401,14 @@ func (l *lane) once(ctx context.Context, calls []*call, want map[int64]bool) (er
 	err = conn.SendBatch(ctx, out).Close()
 	if err != nil {
 		var pg *pgconn.PgError
-		if !errors.As(err, &pg) || unreachable(err) {
+		if !errors.As(err, &pg) || pg.Code[:2] == "57" || pg.Code[:2] == "08" {
 			committed, err = l.outcome(ctx, xid, err)
 		}
 		if !committed {
 			b.rollback()
-			for id := range b.locked { // what we hold may be older than what others wrote meanwhile
-				if p := l.book.home(id); p != nil {
-					p.version = -1
+			for id := range b.locked {
+				if p := l.book.home(id); p != nil && errors.Is(err, errUnknown) {
+					p.version = -1 // read anew before anything else is decided on it
 				}
 			}
 			return err
@@ -407,11 +434,11 @@ func (l *lane) outcome(ctx context.Context, xid string, cause error) (bool, erro
 		var status *string
 		err := l.pool.QueryRow(ctx, "SELECT pg_xact_status($1::text::xid8)", xid).Scan(&status)
 		if err == nil && status != nil && *status != "in progress" {
-			return *status == "committed", cause
+			return *status == "committed", lost(cause)
 		}
 		select {
 		case <-ctx.Done():
-			return false, fmt.Errorf("whether transaction %s committed is unknown: %w", xid, cause)
+			return false, fmt.Errorf("%w: transaction %s: %w", errUnknown, xid, cause)
 		case <-time.After(50 * time.Millisecond):
 		}
 	}

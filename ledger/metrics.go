@@ -1,8 +1,10 @@
 package ledger
 
 import (
+	"errors"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/prometheus/client_golang/prometheus"
 )
 
@@ -17,6 +19,7 @@ type Metrics struct {
 	retries      prometheus.Counter
 	replays      prometheus.Counter
 	unknowns     prometheus.Counter
+	failures     *prometheus.CounterVec
 	catchUps     prometheus.Counter
 	reloads      prometheus.Counter
 	takeOvers    prometheus.Counter
@@ -36,15 +39,16 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 			Buckets: prometheus.ExponentialBuckets(1e-6, 4, 10)}),
 		batchCalls:   prometheus.NewHistogram(prometheus.HistogramOpts{Name: "schedulemesh_ledger_batch_calls", Help: "Calls combined into one transaction.", Buckets: prometheus.ExponentialBuckets(1, 2, 10)}),
 		batchTime:    prometheus.NewHistogram(prometheus.HistogramOpts{Name: "schedulemesh_ledger_transaction_seconds", Help: "Time of one transaction of the ledger.", Buckets: prometheus.ExponentialBuckets(0.0002, 2, 14)}),
-		retries:      prometheus.NewCounter(prometheus.CounterOpts{Name: "schedulemesh_ledger_retries_total", Help: "Transactions tried again after a serialization failure or a deadlock."}),
+		retries:      prometheus.NewCounter(prometheus.CounterOpts{Name: "schedulemesh_ledger_retries_total", Help: "Transactions tried again after a serialization failure, a deadlock or a lost connection."}),
 		replays:      prometheus.NewCounter(prometheus.CounterOpts{Name: "schedulemesh_ledger_replays_total", Help: "Batches that failed and were replayed one call at a time."}),
+		failures:     prometheus.NewCounterVec(prometheus.CounterOpts{Name: "schedulemesh_ledger_failures_total", Help: "Calls that failed because of the database, by SQLSTATE or `connection`."}, []string{"cause"}),
 		unknowns:     prometheus.NewCounter(prometheus.CounterOpts{Name: "schedulemesh_ledger_unknown_commits_total", Help: "Commits whose answer was lost."}),
 		catchUps:     prometheus.NewCounter(prometheus.CounterOpts{Name: "schedulemesh_ledger_pool_catch_ups_total", Help: "Pools brought up to what another server had changed, by reading those changes."}),
 		reloads:      prometheus.NewCounter(prometheus.CounterOpts{Name: "schedulemesh_ledger_pool_reloads_total", Help: "Pools reloaded whole because what another server had changed was not known."}),
 		takeOvers:    prometheus.NewCounter(prometheus.CounterOpts{Name: "schedulemesh_takeovers_total", Help: "Leases of clusters taken from a server that had died."}),
 		eventsByType: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "schedulemesh_events_total", Help: "Transitions of tasks, by type."}, []string{"type"}),
 	}
-	reg.MustRegister(m.preemptions, m.evaluation, m.evaluationS, m.batchCalls, m.batchTime, m.retries, m.replays, m.unknowns, m.catchUps, m.reloads, m.takeOvers, m.eventsByType)
+	reg.MustRegister(m.preemptions, m.evaluation, m.evaluationS, m.batchCalls, m.batchTime, m.retries, m.replays, m.unknowns, m.failures, m.catchUps, m.reloads, m.takeOvers, m.eventsByType)
 	return m
 }
 
@@ -65,6 +69,22 @@ func (m *Metrics) replayed() {
 	if m != nil {
 		m.replays.Inc()
 	}
+}
+
+func (m *Metrics) failed(err error) {
+	if m == nil {
+		return
+	}
+	cause := "connection"
+	var pg *pgconn.PgError
+	var known *Error
+	switch {
+	case errors.As(err, &pg):
+		cause = pg.Code
+	case errors.As(err, &known):
+		cause = known.Code
+	}
+	m.failures.WithLabelValues(cause).Inc()
 }
 
 func (m *Metrics) unknown() {
