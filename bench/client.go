@@ -96,6 +96,7 @@ type rate struct {
 	perSecond float64
 	cpu       string // what it cost whom, for people
 	n         int64
+	taken     int64 // all in all, before and after the measurement too
 }
 
 // run sends the load to a server and fails unless every submission is taken.
@@ -139,6 +140,7 @@ func (l load) run(b *bench, s *served) (rate, error) {
 	out := rate{perSecond: float64(n) / took.Seconds(), cpu: b.cpu(s).since(cpu, n), n: n}
 	over.Store(true)
 	wg.Wait()
+	out.taken = done.Load()
 	select {
 	case err := <-errs:
 		return out, err

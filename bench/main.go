@@ -81,6 +81,7 @@ var measurements = []struct {
 	{"idle", (*bench).idle},
 	{"release", (*bench).release},
 	{"queue", (*bench).queueDrain},
+	{"replicas", (*bench).replicas},
 	{"recover", (*bench).recover},
 	{"preemption", (*bench).preemption},
 }

@@ -82,7 +82,7 @@ func Open(ctx context.Context, pool *pgxpool.Pool, opts Options) (*Ledger, error
 		return nil, fmt.Errorf("ledger: connecting: %w", err)
 	}
 	l.lane = &lane{pool: laneConns, book: newBook(), in: make(chan *call, 4*maxBatch), stopped: make(chan struct{}), single: opts.SingleTransactions,
-		now: opts.Now, log: opts.Logger, metrics: opts.Metrics, after: l.after, others: l.servers.others, learned: l.learned}
+		now: opts.Now, log: opts.Logger, metrics: opts.Metrics, after: l.after, others: l.servers.others, learned: l.learned, leads: l.servers.leads}
 	// A member first: what others change from now on is written down for this one.
 	conn, err := l.servers.join(ctx)
 	if err != nil {
@@ -152,14 +152,20 @@ func (l *Ledger) after(b *batch) {
 }
 
 // learned hands on the news of rows that another server changed.
-func (l *Ledger) learned(fresh []*row, changed []sched.ID) {
+func (l *Ledger) learned(ch *changes, fresh []*row) {
 	var jobs []Job
-	for _, r := range fresh {
-		if r.works() && r.pool != nil && l.leadsNow(r.pool.cluster) {
-			jobs = append(jobs, l.lane.book.jobOf(r)...)
+	if ch.basis.leads {
+		for _, r := range fresh {
+			if !r.works() || r.pool == nil || !l.leadsNow(r.pool.cluster) {
+				continue
+			}
+			for _, j := range l.lane.book.jobOf(r) {
+				j.Spec = ch.specs[r.uid]
+				jobs = append(jobs, j)
+			}
 		}
 	}
-	l.announce(jobs, changed)
+	l.announce(jobs, ch.uids)
 }
 
 // announce gives jobs to the agents, and wakes who waits for rows.

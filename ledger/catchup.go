@@ -2,6 +2,7 @@ package ledger
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"slices"
 	"time"
@@ -24,6 +25,7 @@ type changes struct {
 	whole    map[int64]bool         // of those, read whole: nobody wrote down what changed
 	uids     []sched.ID             // of rows that may have changed, in the others
 	rows     []*row                 // those rows and all of pools read whole, live or ended
+	specs    map[sched.ID]*Spec     // of those that are to be launched by this server
 }
 
 // basis is what the book knows: versions by pool, and policy versions by namespace.
@@ -31,11 +33,13 @@ type basis struct {
 	pools    map[int64]int64
 	policies map[int64]int
 	limited  map[int64]bool // namespaces whose policy limits the rate of preemptions
+	leads    bool           // this server launches what others admit
 }
 
 // basisOf tells what the book knows of some pools; a version of −1 is an unknown one.
-func (b *book) basisOf(ids []int64) basis {
-	out := basis{pools: make(map[int64]int64, len(ids)), policies: make(map[int64]int, len(b.byID)), limited: map[int64]bool{}}
+func (l *lane) basisOf(ids []int64) basis {
+	b := l.book
+	out := basis{leads: l.leads(), pools: make(map[int64]int64, len(ids)), policies: make(map[int64]int, len(b.byID)), limited: map[int64]bool{}}
 	for _, id := range ids {
 		out.pools[id] = -1
 		if p := b.home(id); p != nil {
@@ -204,7 +208,7 @@ func (ch *changes) readRows(ctx context.Context, conn *pgx.Conn) error {
 			wholeSpaces = append(wholeSpaces, s.ID)
 		}
 	}
-	var involved []sched.ID
+	var involved, launches []sched.ID
 	reader := newRowReader(spaces, pools)
 	keep := func(r *row) error {
 		ch.rows = append(ch.rows, r)
@@ -213,6 +217,8 @@ func (ch *changes) readRows(ctx context.Context, conn *pgx.Conn) error {
 			if g := r.gang(); g != (sched.ID{}) && r.phase == phaseWaiting { // its victims are its leader's
 				involved = append(involved, g)
 			}
+		} else if r.state == Reserved && ch.basis.leads {
+			launches = append(launches, r.uid)
 		}
 		return nil
 	}
@@ -231,6 +237,11 @@ func (ch *changes) readRows(ctx context.Context, conn *pgx.Conn) error {
 			return err
 		}
 	}
+	if launches != nil {
+		if err := ch.readSpecs(ctx, dbgen.New(conn), launches); err != nil {
+			return err
+		}
+	}
 	if involved == nil {
 		return nil
 	}
@@ -239,6 +250,23 @@ func (ch *changes) readRows(ctx context.Context, conn *pgx.Conn) error {
 		ch.open = append(ch.open, dbgen.OpenPreemptionsRow(o))
 	}
 	return err
+}
+
+// readSpecs reads together what each launch would else ask for by itself.
+func (ch *changes) readSpecs(ctx context.Context, q *dbgen.Queries, uids []sched.ID) error {
+	rows, err := q.NewSpecs(ctx, pgUUIDs(uids))
+	if err != nil {
+		return err
+	}
+	ch.specs = make(map[sched.ID]*Spec, len(rows))
+	for _, r := range rows {
+		s := &Spec{Pickled: r.Pickled}
+		if err := json.Unmarshal(r.Spec, s); err != nil {
+			return err
+		}
+		ch.specs[r.Uid.Bytes] = s
+	}
+	return nil
 }
 
 // apply brings the book up to what was read. Rows are linked across pools, by
@@ -312,7 +340,7 @@ func (l *lane) apply(ch *changes, current func(int64) bool) (missing []int64) {
 		b.index(r)
 	}
 	l.metrics.caughtUp(len(ch.moved)-len(ch.whole), len(ch.whole))
-	l.learned(fresh, ch.uids)
+	l.learned(ch, fresh)
 	return nil
 }
 

@@ -62,7 +62,8 @@ type lane struct {
 	again  []*call // waited, and are to be looked at again
 	// others reports whether another server is alive; learned hears of rows that one changed.
 	others  func() bool
-	learned func(fresh []*row, changed []sched.ID)
+	learned func(ch *changes, fresh []*row)
+	leads   func() bool // reports whether this server runs the agents of some cluster
 }
 
 func (l *lane) submit(ctx context.Context, c *call) error {
@@ -364,7 +365,7 @@ func (l *lane) once(ctx context.Context, calls []*call, want map[int64]bool) (er
 	if behind != nil {
 		// Under the lock nobody else can move them, so what is read is current; what was
 		// planned on the old state may need other pools, though.
-		ch, err := readChanges(ctx, conn.Conn(), l.book.basisOf(behind), l.now())
+		ch, err := readChanges(ctx, conn.Conn(), l.basisOf(behind), l.now())
 		if err != nil {
 			return err
 		}

@@ -33,7 +33,7 @@ type news struct {
 
 // Timings of the news.
 const (
-	newsEvery  = 4 * time.Millisecond // between two messages
+	newsEvery  = 10 * time.Millisecond // between two messages
 	newsPoll   = 2 * time.Second
 	trimEvery  = 10 * time.Second
 	newsAtOnce = 200 // pools in one message; beyond, everything is asked for
@@ -296,7 +296,7 @@ func (l *Ledger) refresh(ctx context.Context, versions map[int64]int64) error {
 					behind = append(behind, id)
 				}
 			}
-			from = b.basisOf(behind)
+			from = l.lane.basisOf(behind)
 		})
 		if err != nil || len(from.pools) == 0 {
 			return err
@@ -312,7 +312,7 @@ func (l *Ledger) refresh(ctx context.Context, versions map[int64]int64) error {
 		}
 		again := false
 		err = l.lane.look(ctx, func(b *book) {
-			for id, version := range b.basisOf(keys(from.pools)).pools {
+			for id, version := range l.lane.basisOf(keys(from.pools)).pools {
 				if version != from.pools[id] {
 					again = true
 					return

@@ -145,6 +145,18 @@ func (m *membership) others() bool {
 	return len(m.alive) > 0
 }
 
+// leads reports whether this server runs the agents of any cluster.
+func (m *membership) leads() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for cluster := range m.wanted {
+		if m.holders[cluster] == m.l.server {
+			return true
+		}
+	}
+	return false
+}
+
 func (m *membership) beatSoon() {
 	select {
 	case m.poke <- struct{}{}:

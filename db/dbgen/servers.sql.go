@@ -59,6 +59,37 @@ func (q *Queries) LiveRowPool(ctx context.Context, uid pgtype.UUID) (int64, erro
 	return column_1, err
 }
 
+const newSpecs = `-- name: NewSpecs :many
+SELECT uid, spec, pickled FROM tasks WHERE uid = ANY ($1::uuid[]) AND saved_state IS NULL
+`
+
+type NewSpecsRow struct {
+	Uid     pgtype.UUID
+	Spec    []byte
+	Pickled []byte
+}
+
+// What to launch, of tasks that have never run.
+func (q *Queries) NewSpecs(ctx context.Context, uids []pgtype.UUID) ([]NewSpecsRow, error) {
+	rows, err := q.db.Query(ctx, newSpecs, uids)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []NewSpecsRow
+	for rows.Next() {
+		var i NewSpecsRow
+		if err := rows.Scan(&i.Uid, &i.Spec, &i.Pickled); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const policyVersionsNow = `-- name: PolicyVersionsNow :many
 SELECT id, policy_version FROM namespaces
 `

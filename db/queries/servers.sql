@@ -65,3 +65,7 @@ WHERE cluster = @cluster AND server = @server AND nodes <> @nodes;
 
 -- name: SharedNodes :many
 SELECT cluster, server, nodes FROM cluster_leases WHERE nodes_seen IS NOT NULL AND server <> @server;
+
+-- name: NewSpecs :many
+-- What to launch, of tasks that have never run.
+SELECT uid, spec, pickled FROM tasks WHERE uid = ANY (@uids::uuid[]) AND saved_state IS NULL;
