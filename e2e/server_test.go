@@ -63,6 +63,7 @@ type server struct {
 	database string
 	base     string
 	runDir   string
+	fake     bool // without Ray
 	cmd      *exec.Cmd
 	logs     *bytes.Buffer
 }
@@ -82,12 +83,18 @@ func needRay(t *testing.T) {
 func startServer(t *testing.T) *server {
 	t.Helper()
 	needRay(t)
+	return startOn(t, testdb.New(t), false)
+}
+
+// startOn starts a server on a database that others may use too.
+func startOn(t *testing.T, database string, fake bool) *server {
+	t.Helper()
 	dir, err := os.MkdirTemp("", "sm") // a socket's path must be short
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	s := &server{t: t, database: testdb.New(t), runDir: dir, logs: &bytes.Buffer{}}
+	s := &server{t: t, database: database, runDir: dir, fake: fake, logs: &bytes.Buffer{}}
 	s.start("127.0.0.1:0")
 	t.Cleanup(func() {
 		s.endAll()
@@ -99,14 +106,25 @@ func startServer(t *testing.T) *server {
 	return s
 }
 
+// kill ends the server as a crash would.
+func (s *server) kill() {
+	_ = s.cmd.Process.Kill()
+	_ = s.cmd.Wait()
+}
+
 func (s *server) start(addr string) {
 	s.t.Helper()
 	binary, err := build()
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	s.cmd = exec.Command(binary, "serve", "--addr", addr, "--token-file", filepath.Join(s.runDir, "token"), "--run-dir", s.runDir,
-		"--python", os.Getenv("SCHEDULEMESH_PYTHON"), "--ray-address", os.Getenv("SCHEDULEMESH_TEST_RAY"))
+	args := []string{"serve", "--addr", addr, "--token-file", filepath.Join(s.runDir, "token"), "--run-dir", s.runDir}
+	if s.fake {
+		args = append(args, "--bridge-url", "fake")
+	} else {
+		args = append(args, "--python", os.Getenv("SCHEDULEMESH_PYTHON"), "--ray-address", os.Getenv("SCHEDULEMESH_TEST_RAY"))
+	}
+	s.cmd = exec.Command(binary, args...)
 	s.cmd.Env = append(os.Environ(), "DATABASE_URL="+s.database, "SCHEDULEMESH_TOKENS="+token)
 	s.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	out, err := s.cmd.StderrPipe()
@@ -148,15 +166,14 @@ func (s *server) stop() {
 	_ = s.cmd.Wait()
 }
 
-// kill ends the server as a crash would, and starts it again on the same address.
+// killAndRestart ends the server as a crash would, and starts it again on the same address.
 func (s *server) killAndRestart() {
 	s.t.Helper()
 	u, err := url.Parse(s.base)
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	_ = s.cmd.Process.Kill()
-	_ = s.cmd.Wait()
+	s.kill()
 	s.start(u.Host)
 }
 
