@@ -17,6 +17,9 @@ func (r *Replay) hold(j *job, amount sched.Resources) {
 
 // release lets go of what a job holds: loans go back first, then the queue may move.
 func (r *Replay) release(j *job) {
+	if j.held.IsZero() {
+		return
+	}
 	r.hold(j, sched.Resources{})
 	r.repay(j.pool)
 	r.freed(j.pool)
