@@ -223,6 +223,7 @@ func (b *batch) updatePool(ns string, s PoolSpec, old dbgen.Pool) error {
 	b.writes = append(b.writes, sqlWrite(func(ctx context.Context, q *dbgen.Queries) error { return q.UpdatePool(ctx, u) }))
 	b.poolChanged(p)
 	b.poolEvent(p, "pool.changed", s.Actor, said)
+	b.repay(p) // with more of its own it needs less of others
 	b.freed(p)
 	return nil
 }
@@ -251,13 +252,18 @@ func (l *Ledger) DeletePool(ctx context.Context, ns, name, actor string) error {
 			return refuse(ErrUnknownPool, "there is no pool %q in namespace %q", name, ns)
 		}
 		b.need(p)
-		switch {
-		case len(p.rows) > 0:
-			return refuse(ErrPoolInUse, "pool %q cannot be deleted: %d tasks or agents are in it", name, len(p.rows))
-		case !p.lent.IsZero():
-			return refuse(ErrPoolInUse, "pool %q cannot be deleted: it lends %s to other pools", name, p.lent)
-		case !p.borrowed.IsZero():
-			return refuse(ErrPoolInUse, "pool %q cannot be deleted: it borrows %s", name, p.borrowed)
+		var why []string
+		if n := len(p.rows); n > 0 {
+			why = append(why, fmt.Sprintf("%d tasks or agents are in it", n))
+		}
+		if !p.lent.IsZero() {
+			why = append(why, fmt.Sprintf("it lends %s to other pools", p.lent))
+		}
+		if !p.borrowed.IsZero() {
+			why = append(why, fmt.Sprintf("it borrows %s", p.borrowed))
+		}
+		if why != nil {
+			return refuse(ErrPoolInUse, "pool %q cannot be deleted: %s", name, strings.Join(why, ", and "))
 		}
 		now, id := b.now, p.id
 		b.writes = append(b.writes, sqlWrite(func(ctx context.Context, q *dbgen.Queries) error {
