@@ -147,7 +147,7 @@ func (l *Ledger) suppose(ctx context.Context, ns string, w WhatIf, draft *sched.
 	var refused error
 	err := l.lane.look(ctx, func(b *book) {
 		s := b.spaces[ns]
-		in, err := s.incoming(w.Task)
+		in, err := b.supposed(s, w.Task)
 		if err != nil {
 			refused = err
 			return
@@ -166,8 +166,8 @@ func (l *Ledger) suppose(ctx context.Context, ns string, w WhatIf, draft *sched.
 	return refused
 }
 
-// incoming completes a supposed task from the queued one it names.
-func (s *space) incoming(t *Supposed) (sched.Incoming, error) {
+// supposed completes a supposed task from the queued one it names.
+func (b *book) supposed(s *space, t *Supposed) (sched.Incoming, error) {
 	in := sched.Incoming{Pool: t.Pool, Priority: 5000}
 	if t.TaskID != "" {
 		r := s.tasks[t.TaskID]
@@ -177,7 +177,7 @@ func (s *space) incoming(t *Supposed) (sched.Incoming, error) {
 		case r.state != Queued:
 			return in, refuse(ErrWrongState, "task %q is %s: only one that waits can be asked about; leave task_id out to suppose one like it", t.TaskID, r.state)
 		}
-		in = r.incoming()
+		in = b.incoming(r)
 		if t.Pool != "" {
 			in.Pool = t.Pool
 		}
@@ -195,11 +195,6 @@ func (s *space) incoming(t *Supposed) (sched.Incoming, error) {
 		in.Request = *t.Request
 	}
 	return in, nil
-}
-
-// incoming is a queued row as it asks the core.
-func (r *row) incoming() sched.Incoming {
-	return sched.Incoming{ID: r.uid, Name: r.taskID, Pool: r.poolName, Priority: r.priority, Labels: r.labels, Request: r.request, PreemptedBy: r.preemptedBy}
 }
 
 // judge is what a core says of a newcomer, about a bounded number of tasks.
@@ -318,8 +313,8 @@ func (l *Ledger) supposeDraft(ctx context.Context, ns string, draft sched.Policy
 		}
 		now := sched.Time(l.now().UnixMilli())
 		e := QueueEffect{UID: r.uid, TaskID: r.taskID, Pool: r.poolName, Priority: r.priority, Position: r.pool.line.Position(r.uid),
-			Active: r.space.core.Decide(r.incoming(), now)}
-		e.Draft = r.space.core.Under(draft).Decide(r.incoming(), now)
+			Active: r.space.core.Decide(b.incoming(r), now)}
+		e.Draft = r.space.core.Under(draft).Decide(b.incoming(r), now)
 		e.Changed = decidesDifferently(e.Active, e.Draft)
 		out.Queue = append(out.Queue, e)
 	})
@@ -371,7 +366,7 @@ func (b *book) profiles(s *space, waiting []sched.ID) []sched.Incoming {
 		key, _ := json.Marshal([]any{r.poolName, r.priority, r.labels})
 		if r.taskID != "" && !seen[string(key)] && len(out) < mostProfiles {
 			seen[string(key)] = true
-			in := r.incoming()
+			in := b.incoming(r)
 			in.Request = sched.Resources{} // who is eligible does not depend on it
 			out = append(out, in)
 		}

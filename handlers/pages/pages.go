@@ -41,6 +41,9 @@ type Source interface {
 
 	// WhatIf answers a supposition and changes nothing; what is wrong with it is Coded, under the form's field names.
 	WhatIf(ctx context.Context, ns string, s web.Supposition) (web.WhatIf, error)
+	// BeginBacktest replays history under a draft, for as long as somebody asks Backtest how far it is.
+	BeginBacktest(ctx context.Context, ns string, f web.BacktestForm, r web.BacktestRequest) (id string, err error)
+	Backtest(ctx context.Context, ns, id string) (web.Backtest, error)
 
 	Preemptions(ctx context.Context, ns string, f web.PreemptionFilter) (web.PreemptionList, error)
 	Preemption(ctx context.Context, ns, id string) (web.Preemption, error)

@@ -45,6 +45,7 @@ type View struct {
 	frames  memo[web.Frame]
 	days    memo[ledger.PreemptionDay]
 	gpus    memo[gpuTime]
+	tests   backtests
 	changes hub
 }
 

@@ -110,7 +110,7 @@ func (v *View) onDraft(ctx context.Context, err error) error {
 	out := map[string]string{}
 	for _, field := range slices.Sorted(maps.Keys(r.ByField)) {
 		name, _, _ := strings.Cut(strings.TrimPrefix(field, "task."), ".")
-		if slices.Contains(web.WhatIfFields, name) {
+		if slices.Contains(web.WhatIfFields, name) || slices.Contains(web.BacktestFields, name) {
 			out[name] = r.ByField[field]
 		} else {
 			draft = append(draft, field+": "+r.ByField[field])

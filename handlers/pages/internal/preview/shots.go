@@ -23,7 +23,7 @@ var pagesToShoot = []struct{ name, path string }{
 	{"task-state", "/tasks/llama-70b-pretrain?tab=state"}, {"task-spec", "/tasks/llama-70b-pretrain?tab=spec"}, {"task-failed", "/tasks/tok-bench-9"},
 	{"submit", "/tasks/new"}, {"confirm", "/tasks/llama-70b-pretrain/cancel"}, {"policy", "/policy"}, {"policy-text", "/policy?format=text"},
 	{"versions", "/policy/versions"}, {"version", "/policy/versions/5"}, {"rollback", "/policy/versions/5/rollback"}, {"what-if", "/what-if?pool=research-shared&priority=9&gpu=2&cpu=16&labels=role%3Dtrain"}, {"what-if-both", "/what-if?pool=train-a100&gpu=8&draft=cross_pool_priority_threshold:+4"}, {"what-if-draft", "/what-if?draft=cross_pool_priority_threshold:+4"},
-	{"what-if-wrong", "/what-if?draft=cross_pool:+%5B&gpu=two&pool=batch"}, {"preemptions", "/preemptions"}, {"preemption", "/preemptions/481"},
+	{"what-if-wrong", "/what-if?draft=cross_pool:+%5B&gpu=two&pool=batch"}, {"backtest", "/policy/backtest/done"}, {"replaying", "/policy/backtest/long"}, {"preemptions", "/preemptions"}, {"preemption", "/preemptions/481"},
 	{"agents", "/agents"}, {"nodes", "/nodes"}, {"drain", "/nodes/gpu-01/drain"}, {"line", "/pools/train-a100?line=11"}, {"hold", "/pools/batch/hold"}, {"held", "/pools/ingest"}, {"events", "/events"}, {"found", "/jump?q=llama"}, {"sign-in", "/sign-in?problem=No+such+token."}, {"missing", "/tasks/gone"}, {"no-page", "/nope"},
 }
 
