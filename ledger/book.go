@@ -315,7 +315,9 @@ func (b *book) index(r *row) {
 		return
 	}
 	if r.onAgent() {
-		r.space.agents[r.agentName] = r
+		if r.space.agents[r.agentName] == nil { // else Postgres refuses the name, and it stays the other's
+			r.space.agents[r.agentName] = r
+		}
 		if id, own := launchOf(r.launchID); !own || id != r.uid {
 			b.launches[r.launchID] = r
 		}

@@ -206,7 +206,7 @@ func dump(t *testing.T, l *Ledger) string {
 			if p.space.core.Policy().MaxPreemptionsPerMinute > 0 {
 				say("pool %d lost %d", id, len(p.recent))
 			}
-			say("pool %d is %+v, %s each, loaded %v", id, p.hold, p.maxRuntime, p.loaded)
+			say("pool %d is %q by %s (%s) since %d until %d, %s each, loaded %v", id, p.hold.state, p.hold.actor, p.hold.reason, at(p.hold.since), at(p.hold.until), p.maxRuntime, p.loaded)
 			for _, r := range p.rows {
 				say("pool %d has %s", id, uuidString(r.uid))
 			}
@@ -227,7 +227,7 @@ func dump(t *testing.T, l *Ledger) string {
 			}
 		}
 		for k, h := range b.holds {
-			say("node %v is %+v", k, h)
+			say("node %v is %q since %d until %d", k, h.state, at(h.since), at(h.until))
 		}
 		for id := range b.total {
 			n, _ := b.nodes.Get(id)
@@ -293,7 +293,7 @@ func (s *several) step(rng *rand.Rand, pools []string, id string) {
 	s.t.Helper()
 	ctx, l := s.t.Context(), s.any(rng)
 	pool := pools[rng.IntN(len(pools))]
-	switch k := rng.IntN(24); {
+	switch k := rng.IntN(26); {
 	case k < 7:
 		_, err := l.Submit(ctx, "default", Submission{TaskID: id, Pool: pool, Request: sched.Resources{CPU: int64(500 * (1 + rng.IntN(6))), Memory: 100},
 			Priority: sched.Milli(1000 * rng.IntN(10)), Labels: sched.Labels{"tier": []string{"gold", "tin", "clay"}[rng.IntN(3)]},
@@ -342,6 +342,26 @@ func (s *several) step(rng *rand.Rand, pools []string, id string) {
 		s.fine(err)
 	case k == 22:
 		_, err := l.PutPolicy(ctx, "default", PolicyChange{Patch: fmt.Appendf(nil, `{"min_preempt_score": %v}`, float64(rng.IntN(3))/2)})
+		s.fine(err)
+	case k == 24: // as a whole or not at all, over two pools
+		other, wait := pools[rng.IntN(len(pools))], Fail
+		if rng.IntN(2) == 0 {
+			other, wait = pool, Queue
+		}
+		var gang []Submission
+		for i := range 2 + rng.IntN(2) {
+			gang = append(gang, Submission{TaskID: fmt.Sprintf("%s-%d", id, i), Pool: []string{pool, other}[i%2], Request: sched.Resources{CPU: int64(500 * (1 + rng.IntN(3))), Memory: 100},
+				Priority: sched.Milli(5000), OnInsufficient: wait, Spec: Spec{ActorClass: "m:C"}})
+		}
+		tasks, err := l.SubmitAll(ctx, "default", gang, true)
+		s.fine(err)
+		s.mu.Lock()
+		for _, t := range tasks {
+			s.ids = append(s.ids, t.Task.TaskID)
+		}
+		s.mu.Unlock()
+	case k == 25:
+		_, err := l.HoldPool(ctx, "default", pool, HoldRequest{State: []string{"", "held"}[rng.IntN(2)], Actor: "test"})
 		s.fine(err)
 	case k == 23:
 		name := "extra-" + fmt.Sprint(rng.IntN(2))

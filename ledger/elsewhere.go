@@ -26,13 +26,33 @@ func (l *Ledger) find(ctx context.Context, c *call, where func() (int64, error))
 	if e := l.reload(ctx, id); e != nil {
 		return e
 	}
-	return l.lane.submit(ctx, &call{plan: c.plan, do: c.do})
+	return l.lane.submit(ctx, &call{whole: c.whole, plan: c.plan, do: c.do})
 }
 
 func (l *Ledger) wherePool(ctx context.Context, ns, name string) func() (int64, error) {
 	return func() (int64, error) {
 		p, err := l.q.PoolByName(ctx, dbgen.PoolByNameParams{NamespaceID: l.spaceIDOrLoad(ctx, ns), Name: name})
 		return p.ID, err
+	}
+}
+
+// wherePools brings all pools of some submissions up to date but one, and says where that is.
+func (l *Ledger) wherePools(ctx context.Context, ns string, subs []Submission) func() (int64, error) {
+	return func() (last int64, err error) {
+		for i := range subs {
+			if i > 0 && subs[i].Pool == subs[i-1].Pool {
+				continue
+			}
+			if last != 0 {
+				if err := l.reload(ctx, last); err != nil {
+					return 0, err
+				}
+			}
+			if last, err = l.wherePool(ctx, ns, subs[i].Pool)(); err != nil {
+				return 0, err
+			}
+		}
+		return last, nil
 	}
 }
 

@@ -57,7 +57,7 @@ func (l *Ledger) SubmitAll(ctx context.Context, ns string, subs []Submission, ga
 		return nil, err
 	}
 	if gang {
-		err := l.lane.submit(ctx, &call{whole: true, plan: poolsOf(ns, subs), do: func(b *batch) error { return b.submitGang(all) }})
+		err := l.find(ctx, &call{whole: true, plan: poolsOf(ns, subs), do: func(b *batch) error { return b.submitGang(all) }}, l.wherePools(ctx, ns, subs))
 		for i, a := range all {
 			out[i].Task = a.task
 		}
@@ -67,7 +67,7 @@ func (l *Ledger) SubmitAll(ctx context.Context, ns string, subs []Submission, ga
 	for i, a := range all {
 		if a != nil {
 			wg.Go(func() {
-				err := l.lane.submit(ctx, &call{plan: poolOf(ns, a.sub.Pool), do: func(b *batch) error { return b.submit(a) }})
+				err := l.find(ctx, &call{plan: poolOf(ns, a.sub.Pool), do: func(b *batch) error { return b.submit(a) }}, l.wherePool(ctx, ns, a.sub.Pool))
 				out[i] = Submitted{a.task, err}
 			})
 		}

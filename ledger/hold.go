@@ -116,7 +116,7 @@ func (l *Ledger) HoldPool(ctx context.Context, ns, name string, r HoldRequest) (
 	if err := r.check(); err != nil {
 		return Pool{}, err
 	}
-	err := l.lane.submit(ctx, &call{plan: poolOf(ns, name), do: func(b *batch) error {
+	err := l.find(ctx, &call{plan: poolOf(ns, name), do: func(b *batch) error {
 		var p *pool
 		if s := b.spaces[ns]; s != nil {
 			p = s.pools[name]
@@ -137,7 +137,7 @@ func (l *Ledger) HoldPool(ctx context.Context, ns, name string, r HoldRequest) (
 		b.poolEvent(p, typ, r.Actor, words)
 		b.freed(p)
 		return nil
-	}})
+	}}, l.wherePool(ctx, ns, name))
 	if err != nil {
 		return Pool{}, err
 	}
