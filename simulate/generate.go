@@ -203,7 +203,7 @@ func (g *generator) next() (replay.Task, bool) {
 	k := &g.w.Kinds[kind]
 	asks := g.asks[kind]
 	t := replay.Task{
-		Name: "t" + strconv.Itoa(g.made), At: sched.Time(g.at), Pool: g.pools[pick(g.upTo, g.r.Float64())],
+		Name: "t" + strconv.Itoa(g.made), At: sched.Time(min(g.at, 1e14)), Pool: g.pools[pick(g.upTo, g.r.Float64())],
 		Request: asks[g.r.IntN(len(asks))], Labels: g.labelsOf(k), Duration: k.Duration.draw(g.r),
 		Queue: k.OnInsufficient == "queue", Requeue: k.OnPreempted == "requeue",
 		Patience: sched.Time(k.QueueTimeout), Checkpoint: sched.Time(k.Checkpoint),

@@ -8,6 +8,7 @@ package simulate
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"runtime"
@@ -47,6 +48,9 @@ type Machine struct {
 
 // Run simulates until all tasks have ended, or wait for what never comes.
 func Run(ctx context.Context, o Options) (Report, error) {
+	if o.Trace == nil && o.Workload.Tasks == 0 {
+		return Report{}, errors.New("tasks: there are none; say how many in the workload, or with --tasks")
+	}
 	policy, err := o.Workload.policy(o.Policy)
 	if err == nil && len(o.Over) > 0 {
 		var warnings []string

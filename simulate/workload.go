@@ -148,6 +148,9 @@ func (w *Workload) check() error {
 	bad(len(w.Kinds) > 0, "kinds", "there are none")
 	for i := range w.Kinds {
 		k := &w.Kinds[i]
+		if !k.Priority.given {
+			k.Priority = Range{given: true, least: 5, most: 5} // as in a submission
+		}
 		field := fmt.Sprintf("kinds[%d].", i)
 		bad(k.Share > 0 && k.Share <= 1e9, field+"share", "must be more than 0, not %v", k.Share)
 		bad(k.Duration.mean != nil, field+"duration", "is missing, as in 10m or {exponential: 10m}")
@@ -251,20 +254,29 @@ func (r *Requests) UnmarshalYAML(read func(any) error) error {
 	return nil
 }
 
+const mostPriority = 1_000_000
+
 // Range is a number, or {uniform: [least, most]}.
-type Range struct{ least, most float64 }
+type Range struct {
+	given       bool
+	least, most float64
+}
 
 // UnmarshalYAML reads either.
 func (r *Range) UnmarshalYAML(read func(any) error) error {
-	if err := read(&r.least); err == nil {
-		r.most = r.least
-		return nil
-	}
+	r.given = true
 	var v map[string][]float64
-	if err := read(&v); err != nil || len(v) != 1 || len(v["uniform"]) != 2 || !(v["uniform"][0] <= v["uniform"][1]) {
+	switch err := read(&r.least); {
+	case err == nil:
+		r.most = r.least
+	case read(&v) != nil || len(v) != 1 || len(v["uniform"]) != 2:
 		return errors.New("must be a number, or {uniform: [least, most]}")
+	default:
+		r.least, r.most = v["uniform"][0], v["uniform"][1]
 	}
-	r.least, r.most = v["uniform"][0], v["uniform"][1]
+	if !(r.least <= r.most && r.least >= -mostPriority && r.most <= mostPriority) {
+		return fmt.Errorf("must go up and lie between -%d and %d, not %v to %v", mostPriority, mostPriority, r.least, r.most)
+	}
 	return nil
 }
 

@@ -44,6 +44,7 @@ func TestSimulateSaysWhatIsWrongBeforeItBegins(t *testing.T) {
 	for want, args := range map[string][]string{
 		"no such file":               {"--workload", filepath.Join(dir, "nothing.yaml")},
 		"bad.yaml: ":                 {"--workload", bad},
+		"tasks: there are none":      {"--workload", named},
 		"names its pools one by one": {"--workload", named, "--pools", "4"},
 		"trace.csv: line 3: arrival": {"--trace", trace},
 		"the trace says which tasks": {"--trace", trace, "--tasks", "4"},
