@@ -77,6 +77,32 @@ func TestTheTrainingStoryInABrowser(t *testing.T) {
 	if done.Result["resumed_from"] != saved.SavedState["step"] {
 		t.Errorf("saved at step %v, resumed from %v", saved.SavedState["step"], done.Result["resumed_from"])
 	}
+	// The pool is held for a while: nothing starts in it, and what-if says why.
+	b.open(s.base + "/pools/p/hold")
+	b.fill(map[string]string{"reason": "new disks"})
+	b.press("Hold it")
+	b.shows("Nothing starts here.", "new disks")
+	submit("late", "rlhf", 20)
+	b.shows("is held", "new disks")
+	b.press("What if…")
+	b.shows("Nothing is changed by asking", "It would not run.", "is held", "new disks")
+	b.picture("what-if")
+	b.open(s.base + "/what-if")
+	b.fill(map[string]string{"draft": "label_preemption_rules: {}"})
+	b.press("Ask")
+	b.shows("What the draft changes", "label_preemption_rules.training_stage", "Tasks that wait", "late")
+	b.press("Backtest the draft")
+	b.shows("What was submitted is replayed twice", "Replay")
+	b.press("Replay")
+	b.shows("Waiting, by priority", "Preemptions", "pretrain", "once, by rlhf") // under the draft nobody takes its place
+	b.picture("backtest")
+	b.open(s.base + "/pools/p/resume")
+	b.press("Resume it")
+	b.shows("It starts tasks again.")
+	s.becomes("late", "completed")
+	b.open(s.base + "/nodes")
+	b.shows("open", "Hold…")
+
 	// An undisturbed training of the same seed ends with the same weights.
 	var undisturbed struct {
 		Accuracy    float64

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/schedulemesh/schedulemesh/sched"
@@ -155,9 +156,9 @@ func (l *Ledger) suppose(ctx context.Context, ns string, w WhatIf, draft *sched.
 		out.begin(s, draft)
 		out.Task = &in
 		now := sched.Time(l.now().UnixMilli())
-		out.Active = s.judge(s.core, in, now, w.Limit)
+		out.Active = b.judge(s, s.core, in, now, w.Limit)
 		if draft != nil {
-			out.Draft = s.judge(s.core.Under(*draft), in, now, w.Limit)
+			out.Draft = b.judge(s, s.core.Under(*draft), in, now, w.Limit)
 		}
 	})
 	if err != nil {
@@ -197,9 +198,28 @@ func (b *book) supposed(s *space, t *Supposed) (sched.Incoming, error) {
 	return in, nil
 }
 
+// would is what becomes of a newcomer, decided as for a submission: nothing starts in a
+// pool that is held, and who is not in front of the line may not delay whoever is. One
+// that stands in the line already is asked as if it were in front.
+func (b *book) would(s *space, core *sched.Core, in sched.Incoming, now sched.Time) sched.Decision {
+	p := s.pools[in.Pool]
+	if p == nil {
+		return core.Decide(in, now)
+	}
+	if p.hold.on() {
+		return sched.Decision{Outcome: sched.Refuse, Refusal: sched.Refusal{Code: codePoolHeld, Message: p.hold.sentence("pool " + p.name)}}
+	}
+	head := b.head(p)
+	if head == nil || b.rows[in.ID] != nil || p.line.Leads(sched.Waiting{ID: in.ID, Priority: in.Priority, Since: now}) {
+		return core.Decide(in, now)
+	}
+	return core.Backfill(in, 0, b.reserve(head, time.UnixMilli(int64(now))), head.taskID, now)
+}
+
 // judge is what a core says of a newcomer, about a bounded number of tasks.
-func (s *space) judge(core *sched.Core, in sched.Incoming, now sched.Time, limit int) *Judgement {
+func (b *book) judge(s *space, core *sched.Core, in sched.Incoming, now sched.Time, limit int) *Judgement {
 	j := &Judgement{Safe: map[sched.Safe]int{}}
+	taken := map[sched.ID]bool{}
 	seen := map[sched.ID]bool{}
 	var ids []sched.ID
 	add := func(id sched.ID) {
@@ -209,9 +229,10 @@ func (s *space) judge(core *sched.Core, in sched.Incoming, now sched.Time, limit
 		}
 	}
 	if !in.Request.IsZero() {
-		d := core.Decide(in, now)
+		d := b.would(s, core, in, now)
 		j.Decision = &d
 		for _, v := range d.Victims {
+			taken[v.Agent] = true
 			for _, t := range v.Tasks {
 				add(t.Task)
 			}
@@ -224,6 +245,9 @@ func (s *space) judge(core *sched.Core, in sched.Incoming, now sched.Time, limit
 	all := core.ExplainTasks(in, ids, now)
 	var safe []sched.Verdict
 	for _, v := range all {
+		if v.Taken && !taken[v.Agent] { // the core alone would take it; the line or a hold says no
+			v.Taken, v.Message = false, strings.Replace(v.Message, ": it makes way", ": eligible, but not taken", 1)
+		}
 		switch {
 		case v.Code == sched.SafeItself:
 			continue
@@ -313,8 +337,8 @@ func (l *Ledger) supposeDraft(ctx context.Context, ns string, draft sched.Policy
 		}
 		now := sched.Time(l.now().UnixMilli())
 		e := QueueEffect{UID: r.uid, TaskID: r.taskID, Pool: r.poolName, Priority: r.priority, Position: r.pool.line.Position(r.uid),
-			Active: r.space.core.Decide(b.incoming(r), now)}
-		e.Draft = r.space.core.Under(draft).Decide(b.incoming(r), now)
+			Active: b.would(r.space, r.space.core, b.incoming(r), now)}
+		e.Draft = b.would(r.space, r.space.core.Under(draft), b.incoming(r), now)
 		e.Changed = decidesDifferently(e.Active, e.Draft)
 		out.Queue = append(out.Queue, e)
 	})

@@ -99,6 +99,34 @@ func TestWhatIfOfAQueuedTaskKnowsWhoPreemptedIt(t *testing.T) {
 	}
 }
 
+func TestWhatIfMindsTheLineAndHolds(t *testing.T) {
+	w := open(t)
+	w.makePool("a", 4)
+	w.run(sub("runs", "a", 3, 5))
+	w.submit(sub("large", "a", 4, 5, queueing))
+	ask := ledger.WhatIf{Task: &ledger.Supposed{Pool: "a", Priority: prio(5), Request: cpus(1)}}
+	// There is room for it, but it would keep the first in line waiting.
+	if d := w.whatIf(ask).Active.Decision; d.Outcome != sched.Refuse || d.Refusal.Code != sched.RoomReserved {
+		t.Errorf("behind the line: %+v", d)
+	}
+	if got, err := w.Submit(t.Context(), "default", sub("small", "a", 1, 5)); !errors.Is(err, ledger.ErrInsufficient) {
+		t.Errorf("what-if says it would not run, and it is %+v, %v", got.State, err)
+	}
+	ask.Task.Priority = prio(5.5) // in front of the line; too near to preempt anybody
+	if d := w.whatIf(ask).Active.Decision; d.Outcome != sched.Admit {
+		t.Errorf("in front of the line: %+v", d)
+	}
+	_, err := w.HoldPool(t.Context(), "default", "a", ledger.HoldRequest{State: ledger.Held, Reason: "fans"})
+	w.must(err)
+	ask.Task.Priority, ask.Draft = prio(50), json.RawMessage(`{"same_pool_priority_threshold": 0}`)
+	a := w.whatIf(ask)
+	for _, j := range []*ledger.Judgement{a.Active, a.Draft} {
+		if j.Decision.Refusal.Code != "pool_held" || j.Verdicts[0].Taken || !j.Verdicts[0].Eligible {
+			t.Errorf("in a held pool: %+v, %+v", j.Decision, j.Verdicts)
+		}
+	}
+}
+
 func TestADraftSaysWhatBecomesOfTheQueueAndWhomItExposes(t *testing.T) {
 	w := open(t)
 	w.makePool("a", 2)

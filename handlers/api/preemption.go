@@ -72,7 +72,7 @@ type Victim struct {
 
 // Refusal says why a task neither fits nor may make room.
 type Refusal struct {
-	Code       string         `json:"code" enum:"unknown_pool,request_too_large,no_node_large_enough,no_victims,victims_insufficient"`
+	Code       string         `json:"code" enum:"unknown_pool,request_too_large,no_node_large_enough,no_victims,victims_insufficient,room_reserved,pool_held"`
 	Message    string         `json:"message"`
 	Missing    Units          `json:"missing" doc:"What stays missing when everything that may be preempted is gone."`
 	Considered int            `json:"considered" doc:"Live tasks looked at."`

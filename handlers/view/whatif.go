@@ -244,7 +244,11 @@ func verdictNote(j *ledger.Judgement) web.Note {
 		}
 		return n
 	}
-	return web.Note{Kind: "warn", Title: web.Say("It would not run."), Text: web.Say(sentence("it " + plain(strings.TrimPrefix(d.Refusal.Message, "it "))))}
+	why := plain(d.Refusal.Message)
+	if strings.HasPrefix(why, "needs ") {
+		why = "it " + why
+	}
+	return web.Note{Kind: "warn", Title: web.Say("It would not run."), Text: web.Say(sentence(why))}
 }
 
 // victims names the tasks that make way, at most three.
