@@ -355,6 +355,37 @@ func TestAnAgentThatDiesFailsItsTask(t *testing.T) {
 	})
 }
 
+func TestATaskWhoseNodeIsLostGoesOnElsewhere(t *testing.T) {
+	r := newRig(t, false)
+	r.fake.Cluster.AddNode(bridge.Node{ID: "node-2", Total: bridge.Resources{"cpu": 16000, "memory": 16384}})
+	capacity := sched.Resources{CPU: 20000, Memory: 20480}
+	_, err := r.CreatePool(t.Context(), "default", ledger.PoolSpec{Name: "a", Capacity: &capacity})
+	r.must(err)
+	r.eventually("both nodes are known", 10*time.Second, func() bool { nodes, err := r.Nodes(t.Context()); return err == nil && len(nodes) == 2 })
+	again := task("again", "a", classes+"Counter", 6, 5, entry("run", ""))
+	backoff := 10 * time.Millisecond
+	again.OnFailure, again.RetryBackoff = ledger.Requeue, &backoff
+	once := task("once", "a", classes+"Counter", 2, 5, entry("run", ""))
+	r.submit(again)
+	first := r.becomes("again", ledger.Running)
+	r.submit(once)
+	if on := r.becomes("once", ledger.Running).Node; on != first.Node {
+		t.Fatalf("%s is not on %s", on, first.Node)
+	}
+	r.fake.Cluster.LoseNode(first.Node)
+	if failed := r.becomes("once", ledger.Failed); failed.Code != "node_lost" || !strings.Contains(failed.Reason, first.Node) {
+		t.Errorf("%s %s", failed.Code, failed.Reason)
+	}
+	r.eventually("it runs elsewhere", 20*time.Second, func() bool {
+		now, err := r.Task(t.Context(), "default", "again")
+		return err == nil && now.State == ledger.Running && now.Attempt == 2 && now.Node != first.Node
+	})
+	_, err = r.Cancel(t.Context(), "default", "again", "")
+	r.must(err)
+	r.becomes("again", ledger.Cancelled)
+	r.clean("a")
+}
+
 func TestWithTheSidecarDownATaskFailsSayingSoAndAPreemptionIsPutBack(t *testing.T) {
 	r := newRig(t, false)
 	r.makePool("a", 2)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/schedulemesh/schedulemesh/bridge"
@@ -94,11 +95,23 @@ func (p *Pool) hear(e bridge.Event) {
 			return
 		}
 		if e.Type == bridge.EventAgentDied {
-			_ = p.report("agent died", func() error { return p.l.AgentDied(p.ctx, h.UID, h.Attempt, orElse(e.Reason, "its process ended")) })
+			p.died(h, orElse(e.Reason, "its process ended"))
 			return
 		}
 		p.outcome(h, e.Outcome, e.Type == bridge.EventEntryFailed)
 	}
+}
+
+// died reports that an agent is gone which nobody stopped; when its node is gone too,
+// that is the reason, and nothing is to be placed there any more.
+func (p *Pool) died(h ledger.Holding, reason string) {
+	code := "agent_died"
+	nodes, err := p.b.Nodes(p.ctx)
+	if err == nil && h.Node != "" && !slices.ContainsFunc(nodes, func(n bridge.Node) bool { return n.Alive && n.ID == h.Node }) {
+		code, reason = "node_lost", "its node "+h.Node+" is gone: "+reason
+		p.complain("reading nodes", p.readNodes())
+	}
+	_ = p.report("agent died", func() error { return p.l.AgentDied(p.ctx, h.UID, h.Attempt, code, reason) })
 }
 
 func orElse(s, other string) string {
@@ -146,9 +159,7 @@ func (p *Pool) reconcile() error {
 		a, ok := there[h.LaunchID]
 		switch {
 		case !ok || a.State == bridge.StateGone:
-			_ = p.report("agent lost", func() error {
-				return p.l.AgentDied(p.ctx, h.UID, h.Attempt, orElse(a.Reason, "it is not in the Ray cluster any more"))
-			})
+			p.died(h, orElse(a.Reason, "it is not in the Ray cluster any more"))
 		case !h.HasEntry:
 		case a.Entry == bridge.EntryCompleted || a.Entry == bridge.EntryFailed:
 			p.outcome(h, a.Outcome, a.Entry == bridge.EntryFailed)

@@ -408,7 +408,7 @@ func (s *several) job(rng *rand.Rand) {
 			if err == nil && rng.IntN(5) == 0 {
 				s.fine(s.any(rng).EntryDone(ctx, j.UID, j.Attempt, rng.IntN(2) == 0, "done", []byte(`1`), false))
 			} else if err == nil && rng.IntN(5) == 0 {
-				s.fine(s.any(rng).AgentDied(ctx, j.UID, j.Attempt, "struck by lightning"))
+				s.fine(s.any(rng).AgentDied(ctx, j.UID, j.Attempt, "agent_died", "struck by lightning"))
 			}
 		}
 	case JobStop:

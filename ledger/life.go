@@ -161,13 +161,13 @@ func (b *batch) entryDone(uid sched.ID, attempt int, failed bool, message string
 }
 
 // agentDied hears that an agent ended and nobody had asked for it.
-func (b *batch) agentDied(uid sched.ID, attempt int, reason string) error {
+func (b *batch) agentDied(uid sched.ID, attempt int, code, reason string) error {
 	r, err := b.find(uid, attempt)
 	if err != nil {
 		return err
 	}
 	if r.state == Running {
-		b.failed(r, "agent_died", reason)
+		b.failed(r, code, reason)
 	}
 	return nil
 }

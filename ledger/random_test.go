@@ -7,13 +7,15 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"testing"
+	"time"
 
 	"github.com/schedulemesh/schedulemesh/ledger"
 	"github.com/schedulemesh/schedulemesh/sched"
 )
 
-// A long random life over three pools: submissions that preempt, borrow and queue,
-// launches that fail, undone handovers, cancels at bad moments, restarts. After each
+// A long random life over three pools: submissions that preempt, borrow and queue, alone
+// and in gangs, launches that fail and are tried again, undone handovers, cancels at bad
+// moments, pools and nodes that are held and drained, deadlines, restarts. After each
 // step every balance must be what tasks and loans say, and in the end, when
 // everything was cancelled, nothing may be held.
 func TestWhateverHappensTheBalancesAddUp(t *testing.T) {
@@ -37,15 +39,12 @@ func randomLife(t *testing.T, rng *rand.Rand) {
 	w.must(w.SetNodes(ctx, "local", []sched.Node{{ID: "n1", Total: sched.Resources{CPU: 8000, Memory: 1 << 20}, Room: sched.Resources{CPU: 8000, Memory: 1 << 20}},
 		{ID: "n2", Total: sched.Resources{CPU: 4000, Memory: 1 << 20}, Room: sched.Resources{CPU: 3000, Memory: 1 << 20}}}))
 	var ids []string
+	gangs := 0
 	for step := range 120 {
-		switch k := rng.IntN(12); {
+		switch k := rng.IntN(15); {
 		case k < 5:
 			id := fmt.Sprintf("t%d", step)
-			s := sub(id, pools[rng.IntN(3)], float64(1+rng.IntN(8))/2, float64(rng.IntN(10)))
-			s.Labels = sched.Labels{"tier": []string{"gold", "tin", "clay"}[rng.IntN(3)]}
-			s.OnInsufficient = []string{ledger.Fail, ledger.Queue}[rng.IntN(2)]
-			s.OnPreempted = []string{ledger.Stop, ledger.Requeue}[rng.IntN(2)]
-			s.OnFailure = []string{ledger.Stop, ledger.Requeue}[rng.IntN(2)]
+			s := randomTask(rng, id, pools[rng.IntN(3)], 8)
 			if _, err := w.Submit(ctx, "default", s); err == nil {
 				ids = append(ids, id)
 			} else if ledger.CodeOf(err) == "internal" {
@@ -59,6 +58,42 @@ func randomLife(t *testing.T, rng *rand.Rand) {
 		case k == 10 && len(ids) > 0:
 			_, err := w.Complete(ctx, "default", ids[rng.IntN(len(ids))], "test")
 			w.fine(err)
+		case k == 12:
+			var gang []ledger.Submission
+			wait, pool := []string{ledger.Fail, ledger.Queue}[rng.IntN(2)], pools[rng.IntN(3)]
+			for i := range 2 + rng.IntN(3) {
+				s := randomTask(rng, fmt.Sprintf("g%d.%d", step, i), pool, 3)
+				if s.OnInsufficient = wait; wait == ledger.Fail {
+					s.Pool = pools[rng.IntN(3)]
+				}
+				s.Priority += 3000
+				gang = append(gang, s)
+			}
+			if _, err := w.SubmitAll(ctx, "default", gang, true); err == nil {
+				gangs++
+				for _, s := range gang {
+					ids = append(ids, s.TaskID)
+				}
+			} else if ledger.CodeOf(err) == "internal" {
+				t.Fatal(err)
+			}
+		case k == 13:
+			var soon *time.Duration
+			if rng.IntN(2) == 0 {
+				soon = new(time.Duration)
+			}
+			r := ledger.HoldRequest{State: []string{"", ledger.Held, ledger.Draining}[rng.IntN(3)], Deadline: soon, Actor: "test"}
+			if rng.IntN(2) == 0 {
+				_, err := w.HoldPool(ctx, "default", pools[rng.IntN(3)], r)
+				w.fine(err)
+			} else {
+				_, err := w.HoldNode(ctx, []sched.NodeID{"n1", "n2"}[rng.IntN(2)], r)
+				w.fine(err)
+			}
+			w.must(w.EndOverdue(ctx))
+		case k == 14:
+			w.must(w.EndOverdue(ctx))
+			w.open(pools)
 		case k == 11 && step%4 == 0:
 			w.Close()
 			next := reopen(t, w.db)
@@ -72,6 +107,7 @@ func randomLife(t *testing.T, rng *rand.Rand) {
 			t.Fatalf("at step %d", step)
 		}
 	}
+	w.open(pools)
 	for range 20 { // cancelling lets queued ones start, which are then cancelled in turn
 		for _, id := range ids {
 			_, err := w.Cancel(ctx, "default", id, "test")
@@ -93,7 +129,7 @@ func randomLife(t *testing.T, rng *rand.Rand) {
 	}
 	stats, err := w.Stats(ctx, "default")
 	w.must(err)
-	t.Logf("%d tasks; preemptions: %d label, %d same pool, %d cross pool", len(ids), stats.Label, stats.SamePool, stats.CrossPool)
+	t.Logf("%d tasks, %d gangs; preemptions: %d label, %d same pool, %d cross pool", len(ids), gangs, stats.Label, stats.SamePool, stats.CrossPool)
 	if stats.Total == 0 {
 		t.Error("nothing was ever preempted: this proved nothing")
 	}
@@ -101,6 +137,33 @@ func randomLife(t *testing.T, rng *rand.Rand) {
 	w.must(err)
 	if len(counts) != 0 {
 		t.Errorf("tasks are still live: %v", counts)
+	}
+}
+
+func randomTask(rng *rand.Rand, id, pool string, size int) ledger.Submission {
+	s := sub(id, pool, float64(1+rng.IntN(size))/2, float64(rng.IntN(10)))
+	s.Labels = sched.Labels{"tier": []string{"gold", "tin", "clay"}[rng.IntN(3)]}
+	s.OnInsufficient = []string{ledger.Fail, ledger.Queue}[rng.IntN(2)]
+	s.OnPreempted = []string{ledger.Stop, ledger.Requeue}[rng.IntN(2)]
+	s.OnFailure = []string{ledger.Stop, ledger.Requeue}[rng.IntN(2)]
+	s.RetryBackoff = []*time.Duration{nil, new(time.Duration)}[rng.IntN(2)]
+	s.QueueTimeout = []time.Duration{0, 50 * time.Millisecond, time.Hour}[rng.IntN(3)]
+	s.MaxRuntime = []time.Duration{0, 0, 20 * time.Millisecond, time.Hour}[rng.IntN(4)]
+	s.Estimate = []time.Duration{0, time.Minute}[rng.IntN(2)]
+	return s
+}
+
+// open resumes whatever is held.
+func (w *world) open(pools []string) {
+	w.t.Helper()
+	ctx := context.Background()
+	for _, p := range pools {
+		_, err := w.HoldPool(ctx, "default", p, ledger.HoldRequest{})
+		w.fine(err)
+	}
+	for _, n := range []sched.NodeID{"n1", "n2"} {
+		_, err := w.HoldNode(ctx, n, ledger.HoldRequest{})
+		w.fine(err)
 	}
 }
 

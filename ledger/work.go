@@ -104,9 +104,10 @@ func (l *Ledger) EntryDone(ctx context.Context, uid sched.ID, attempt int, faile
 	return l.report(ctx, uid, func(b *batch) error { return b.entryDone(uid, attempt, failed, message, result, cancelled) })
 }
 
-// AgentDied says that a running agent ended and nobody had asked for it.
-func (l *Ledger) AgentDied(ctx context.Context, uid sched.ID, attempt int, reason string) error {
-	return l.report(ctx, uid, func(b *batch) error { return b.agentDied(uid, attempt, reason) })
+// AgentDied says that a running agent ended and nobody had asked for it. The code is
+// agent_died, or node_lost when its machine is gone.
+func (l *Ledger) AgentDied(ctx context.Context, uid sched.ID, attempt int, code, reason string) error {
+	return l.report(ctx, uid, func(b *batch) error { return b.agentDied(uid, attempt, code, reason) })
 }
 
 // TakePhase persists that the next phase of a handover begins.
@@ -238,6 +239,7 @@ type Holding struct {
 	Cluster   string
 	TaskID    string
 	AgentName string
+	Node      string
 	HasEntry  bool
 	Namespace string
 	Pool      string
@@ -273,7 +275,7 @@ func (l *Ledger) Holdings(ctx context.Context, cluster string) ([]Holding, error
 
 func (r *row) holding() Holding {
 	return Holding{UID: r.uid, Attempt: r.attempt, LaunchID: r.launchID, State: r.state, Cluster: r.pool.cluster, Waits: len(r.victims) > 0,
-		TaskID: r.taskID, AgentName: r.agentName, HasEntry: r.hasEntry && r.kind == KindTask, Namespace: r.space.name, Pool: r.poolName}
+		TaskID: r.taskID, AgentName: r.agentName, Node: string(r.node), HasEntry: r.hasEntry && r.kind == KindTask, Namespace: r.space.name, Pool: r.poolName}
 }
 
 // ByLaunch finds the live row that holds the agent of a launch.
