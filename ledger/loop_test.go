@@ -170,7 +170,7 @@ func TestSavedStateSurvivesAFailedAttemptAndARestart(t *testing.T) {
 	w.must(w.LaunchFailed(ctx, j.UID, j.Attempt, "constructor_failed", "no luck"))
 	j = handed(3)
 	w.must(w.Started(ctx, j.UID, j.Attempt, ledger.Started{Node: j.Node}))
-	w.must(w.AgentDied(ctx, j.UID, j.Attempt, "killed"))
+	w.must(w.AgentDied(ctx, j.UID, j.Attempt, "agent_died", "killed"))
 	j = handed(4)
 	w = w.restarted()
 	j = handed(4)
