@@ -81,6 +81,7 @@ type Core struct {
 	tasks  map[ID]*Task
 	on     map[ID][]*Task // by agent, in no particular order
 
+	hot   map[string]struct{} // pools that lost tasks in the last minute
 	sizes sizes
 	index *index // nil while there are few tasks
 	live  *Core  // of which this is a view under another policy; see Under
@@ -95,6 +96,7 @@ func NewCore(p Policy, nodes *Nodes) *Core {
 		agents: map[ID]*Agent{},
 		tasks:  map[ID]*Task{},
 		on:     map[ID][]*Task{},
+		hot:    map[string]struct{}{},
 		sizes:  usualSizes,
 	}
 	c.SetPolicy(p)
@@ -115,6 +117,11 @@ func (c *Core) Policy() Policy { return c.policy }
 func (c *Core) PutPool(p Pool) {
 	old, known := c.pools[p.Name]
 	c.pools[p.Name] = p
+	if p.Preempted > 0 {
+		c.hot[p.Name] = struct{}{}
+	} else if len(c.hot) > 0 {
+		delete(c.hot, p.Name)
+	}
 	if !known || old.Cluster != p.Cluster {
 		c.touchPool(p.Name)
 		c.noted()
@@ -130,6 +137,7 @@ func (c *Core) Pool(name string) (Pool, bool) {
 // RemovePool forgets a pool. Its agents and tasks stay, unmanaged, until removed.
 func (c *Core) RemovePool(name string) {
 	delete(c.pools, name)
+	delete(c.hot, name)
 	c.touchPool(name)
 	c.noted()
 }

@@ -11,6 +11,8 @@ type forest struct {
 	list []*group
 	by   map[groupKey]*group // once the list is long
 	n    int
+	sum  branch // of a node: of all running tasks
+	more bool   // of a node: there are tasks that have not begun
 
 	// Of a pool: home says whether its tasks belong into the forest of all pools;
 	// apart, that this forest is asked in any case, because they are not, or not
@@ -147,6 +149,27 @@ func (f *fork) side(it *item) int {
 		return 0
 	}
 	return 1
+}
+
+// total sums up all groups of running tasks, and says whether there are others.
+func (f *forest) total() (sum branch, others bool) {
+	for _, g := range f.list {
+		switch {
+		case g.waiting:
+			others = true
+		case g.n == 0:
+		case sum.e == nil:
+			sum = g.top.sum
+		default:
+			a, b := sum, g.top.sum
+			if compareKeys(b.priority, b.start, b.e, a.priority, a.start, a.e) < 0 {
+				a, b = b, a
+			}
+			sum = a
+			sum.join(&b)
+		}
+	}
+	return sum, others
 }
 
 func (f *fork) total() branch {

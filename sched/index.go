@@ -77,7 +77,7 @@ type sizes struct {
 	walk  int // after so many agents, nodes are looked at one by one
 }
 
-var usualSizes = sizes{scan: 1_000, cell: 128, apart: 10_000, dirty: 200, step: 256, walk: 1_000}
+var usualSizes = sizes{scan: 1_000, cell: 128, apart: 10_000, dirty: 200, step: 256, walk: 2_000}
 
 // ready returns the index, up to date; nil when there are so few tasks that a
 // scan is as good.
@@ -246,6 +246,7 @@ func (x *index) settle(old *entry, e entry, key groupKey, pool string) *entry {
 		}
 		old.inNode = f.group(key)
 		old.inNode.insert(&it, x)
+		f.sum, f.more = f.total()
 	}
 	x.weighPool(pool, home)
 	return old
@@ -268,6 +269,7 @@ func (x *index) take(e *entry) {
 		if e.inNode.remove(&it, x); f.n == 0 {
 			delete(x.nodes, e.agent.Node)
 		}
+		f.sum, f.more = f.total()
 	}
 	e.inAll, e.inPool, e.inNode = nil, nil, nil
 	if home.n == 0 {

@@ -125,6 +125,7 @@ func (x *index) step(most int) {
 			done = g.top.reweigh(x.weight, &most) && done
 		}
 		if done {
+			f.sum, f.more = f.total()
 			x.reweigh = x.reweigh[:last]
 		}
 	}

@@ -289,6 +289,9 @@ func (h *history) explain(t interface{ Fatalf(string, ...any) }) {
 func uncounted(got, want *Decision) {
 	if got.Refusal.Uncounted {
 		want.Refusal.Message, got.Refusal.Message = "", ""
+		if got.Refusal.Code == VictimsInsufficient && !got.Refusal.Short.IsZero() {
+			want.Refusal.Short, got.Refusal.Short = Resources{}, Resources{}
+		}
 		want.Refusal.Tally = Tally{Considered: want.Refusal.Considered, Uncounted: true}
 	}
 }

@@ -36,7 +36,7 @@ type Refusal struct {
 type Tally struct {
 	Considered int
 	// Uncounted means that there are too many to count for an answer in time:
-	// only Considered is.
+	// only Considered is, and of what stays missing it is said how much at least.
 	Uncounted      bool
 	Eligible       int
 	PreemptedIt    int
@@ -221,7 +221,7 @@ func (c *Core) wanting(n *newcomer, pool Pool, p *problem, short Resources, some
 	}
 	if tally.Uncounted {
 		if some {
-			fmt.Fprintf(&b, "preempting all tasks that may be would still leave %v missing; there are %d others", r.Short, tally.Considered)
+			fmt.Fprintf(&b, "preempting all tasks that may be would still leave at least %v missing; there are %d others", r.Short, tally.Considered)
 		} else {
 			fmt.Fprintf(&b, "nothing may be preempted: each of the %d other tasks is safe from it", tally.Considered)
 		}

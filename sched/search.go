@@ -20,7 +20,9 @@ type search struct {
 
 	sources  []source
 	heap     []open
-	top      []Micro // the best scores of tasks found, taken or not; see expect
+	spots    []spot    // of beginOn
+	need     Resources // of beginOn
+	top      []Micro   // the best scores of tasks found, taken or not; see expect
 	expected int
 	floor    Micro // what scores less is not needed
 	hand     open  // the best of those just found, if it has an entry
@@ -79,49 +81,200 @@ func (x *index) begin(n *newcomer, deciding bool, cluster string, w want) *searc
 	r := &s.c.rules
 	home := x.pools[n.Pool]
 	crossing := r.EnableCrossPoolPreemption || r.mayOutrank(n.Labels)
-	if crossing && s.anyOtherPool() {
-		highest := Milli(lowest)
+	if crossing && (len(x.pools) > 1 || home == nil) {
+		as := source{highest: lowest, above: lowest}
 		if r.EnableCrossPoolPreemption {
-			highest = n.Priority - r.CrossPoolPriorityThreshold
+			as.highest = n.Priority - r.CrossPoolPriorityThreshold
 		}
-		s.add(&x.all, source{highest: highest, above: lowest, all: true}, false)
-		for _, f := range x.apart {
-			if f != home && f.n > 0 {
-				name := f.poolName()
-				if !r.protected[name] && !s.limited(name) {
-					s.add(f, source{highest: highest, above: lowest}, false)
-				}
+		safe := s.safePools()
+		together := safe*8 <= x.all.n
+		if together { // else most of what is there would be found in vain
+			all := as
+			all.all = true
+			s.add(&x.all, all, false)
+		}
+		each := func(f *forest) {
+			if f == home || f.n == 0 || !f.apart && together {
+				return
+			}
+			if name := f.poolName(); !r.protected[name] && !s.limited(name) {
+				s.add(f, as, false)
 			}
 		}
-		if home != nil && !home.apart && !s.limited(n.Pool) {
+		if together {
+			for _, f := range x.apart {
+				each(f)
+			}
+		} else {
+			for _, f := range x.pools {
+				each(f)
+			}
+		}
+		if home != nil && !home.apart && together && !s.limited(n.Pool) {
 			// Most of its own pool's tasks are in the forest of all pools.
-			s.add(home, source{highest: n.Priority - r.SamePoolPriorityThreshold, above: highest}, true)
+			s.add(home, source{highest: n.Priority - r.SamePoolPriorityThreshold, above: as.highest}, true)
 			home = nil
 		}
 	}
 	if home != nil && !s.limited(n.Pool) {
 		s.add(home, source{highest: n.Priority - r.SamePoolPriorityThreshold, above: lowest}, false)
 	}
+	for i := range s.sources {
+		if o, ok := s.judge(int32(i), &s.sources[i].group.top.sum); ok {
+			o.fork = &s.sources[i].group.top
+			s.heap = append(s.heap, o)
+		}
+	}
 	s.heapify()
 	return s
 }
 
 // beginOn begins a search among agents on some nodes, each with a want of its own.
+// A node is opened when the best it may have comes up.
 func (x *index) beginOn(n *newcomer, cluster string, spots []spot, need Resources) *search {
 	s := x.prepare(n, true, cluster, want{kind: wantAll})
-	r := &s.c.rules
-	src := source{highest: n.Priority - r.SamePoolPriorityThreshold, above: lowest}
-	if r.EnableCrossPoolPreemption {
-		src.highest = max(src.highest, n.Priority-r.CrossPoolPriorityThreshold)
-	}
+	s.spots, s.need = spots, need
+	s.whole()
 	for i := range spots {
-		if f := x.nodes[spots[i].node.ID]; f != nil {
-			s.want.Resources = need.Max(spots[i].lack)
-			s.add(f, src, false)
+		f := x.nodes[spots[i].node.ID]
+		if f == nil {
+			continue
+		}
+		if f.more {
+			s.openNode(i)
+			continue
+		}
+		lack := &spots[i].lack
+		s.sources[0].want = shape{narrow(max(need.CPU, lack.CPU)), narrow(max(need.GPU, lack.GPU)), narrow(max(need.Memory, lack.Memory))}
+		if o, ok := s.judge(0, &f.sum); ok {
+			o.source = int32(-1 - i)
+			s.up(o)
 		}
 	}
-	s.heapify()
 	return s
+}
+
+// whole makes the first source one that is good for all groups of a node.
+func (s *search) whole() {
+	src := source{group: &group{}, highest: s.highest(), above: lowest, now: s.n.now}
+	if s.c.rules.mayOutrank(s.n.Labels) {
+		src.highest, src.byLabel = maxPriority, true
+	}
+	s.wants(&src)
+	s.sources = append(s.sources[:0], src)
+	s.heap, s.hand = s.heap[:0], open{}
+}
+
+// highest is the priority up to which some pool's tasks may be taken by theirs.
+func (s *search) highest() Milli {
+	r := &s.c.rules
+	if r.EnableCrossPoolPreemption {
+		return s.n.Priority - min(r.SamePoolPriorityThreshold, r.CrossPoolPriorityThreshold)
+	}
+	return s.n.Priority - r.SamePoolPriorityThreshold
+}
+
+// addNode adds all that is on a node.
+func (s *search) addNode(f *forest) { s.add(f, source{highest: s.highest(), above: lowest}, false) }
+
+// open opens what was added.
+func (s *search) open() {
+	for i := range s.sources {
+		if o, ok := s.judge(int32(i), &s.sources[i].group.top.sum); ok {
+			o.fork = &s.sources[i].group.top
+			s.push(o)
+		}
+	}
+}
+
+// openNode opens a node of beginOn.
+func (s *search) openNode(i int) {
+	s.want.Resources = s.need.Max(s.spots[i].lack)
+	first := len(s.sources)
+	s.addNode(s.x.nodes[s.spots[i].node.ID])
+	for i := first; i < len(s.sources); i++ {
+		if o, ok := s.judge(int32(i), &s.sources[i].group.top.sum); ok {
+			o.fork = &s.sources[i].group.top
+			s.push(o)
+		}
+	}
+}
+
+// some reports whether there is anything to take.
+func (s *search) some() bool {
+	kind := s.want.kind
+	s.want.kind, s.floor = wantAnything, math.MinInt64
+	s.heap, s.hand = s.heap[:0], open{}
+	s.open()
+	_, _, ok := s.next()
+	s.want.kind = kind
+	return ok
+}
+
+// most is how much all together give at most, of what is asked for.
+func (s *search) most(asked Resources) Resources {
+	var sum [len(shape{})]int64
+	var other Resources
+	for i := range s.sources {
+		src := &s.sources[i]
+		for _, a := range asked.Other {
+			if gives(src.group.others, a.Name) {
+				other = other.With(a.Name, math.MaxInt64/4)
+			}
+		}
+		s.sum(src, int32(i), &src.group.top, &sum)
+	}
+	other.CPU, other.GPU, other.Memory = sum[0], sum[1], sum[2]
+	return other
+}
+
+func (s *search) sum(src *source, i int32, f *fork, sum *[len(shape{})]int64) {
+	if _, ok := s.judge(i, &f.sum); !ok {
+		return
+	}
+	switch {
+	case f.sum.last <= src.highest && f.sum.priority > src.above && s.floor == math.MinInt64:
+		f.sum.addTo(sum)
+	case f.cell == nil:
+		s.sum(src, i, &f.kids[0], sum)
+		s.sum(src, i, &f.kids[1], sum)
+	default:
+		s.sumBlock(src, i, f.cell.root.sub, sum)
+	}
+}
+
+// addTo adds up what is given; of amounts that were cut down, infinitely much.
+func (b *branch) addTo(sum *[len(shape{})]int64) {
+	for d := range sum {
+		if b.most[d] == math.MaxInt32 {
+			sum[d] = math.MaxInt64 / 4
+		}
+		sum[d] = min(sum[d]+b.sum[d], math.MaxInt64/4)
+	}
+}
+
+func (s *search) sumBlock(src *source, i int32, b *block, sum *[len(shape{})]int64) {
+	for j := range b.kids {
+		k := &b.kids[j]
+		if _, ok := s.judge(i, k); !ok {
+			continue
+		}
+		if k.last <= src.highest && k.priority > src.above && s.floor == math.MinInt64 {
+			k.addTo(sum)
+			continue
+		}
+		s.sumBlock(src, i, k.sub, sum)
+	}
+	for j := range b.items {
+		it := &b.items[j]
+		if it.priority > src.highest {
+			return
+		}
+		if _, ok := s.judgeItem(i, it); ok {
+			b := it.summary(0)
+			b.addTo(sum)
+		}
+	}
 }
 
 func (x *index) prepare(n *newcomer, deciding bool, cluster string, w want) *search {
@@ -141,20 +294,30 @@ func (s *search) limited(pool string) bool {
 	return r.MaxPreemptionsPerMinute > 0 && s.c.pools[pool].Preempted >= r.MaxPreemptionsPerMinute
 }
 
-func (s *search) anyOtherPool() bool {
-	x := s.x
-	if len(x.pools) == 1 && x.pools[s.n.Pool] != nil {
-		return false
-	}
-	if s.c.rules.MaxPreemptionsPerMinute == 0 {
-		return true
-	}
-	for name := range x.pools {
-		if name != s.n.Pool && !s.limited(name) {
-			return true
+// safePools is how many tasks the forest of all pools holds of such as the rules
+// keep safe, or that are on their way out of it.
+func (s *search) safePools() (tasks int) {
+	x, r := s.x, &s.c.rules
+	for _, f := range x.apart {
+		if f.changing {
+			tasks += f.n
 		}
 	}
-	return false
+	if s.c.live != nil {
+		for name := range r.protected {
+			if f := x.pools[name]; f != nil && !f.apart {
+				tasks += f.n
+			}
+		}
+	}
+	if r.MaxPreemptionsPerMinute > 0 {
+		for name := range s.c.hot {
+			if f := x.pools[name]; f != nil && !f.apart && s.limited(name) {
+				tasks += f.n
+			}
+		}
+	}
+	return tasks
 }
 
 // poolName is the pool a forest is of.
@@ -200,10 +363,6 @@ func (s *search) add(f *forest, as source, rest bool) {
 			continue
 		}
 		s.sources = append(s.sources, src)
-		if o, ok := s.judge(int32(len(s.sources)-1), &g.top.sum); ok {
-			o.fork = &g.top
-			s.heap = append(s.heap, o)
-		}
 	}
 }
 
@@ -392,6 +551,9 @@ func (s *search) next() (*Agent, Candidate, bool) {
 		} else {
 		}
 		switch {
+		case o.source < 0:
+			s.openNode(int(-1 - o.source))
+			continue
 		case o.fork != nil:
 			s.branch(&o)
 			continue
@@ -487,4 +649,4 @@ func (o *open) before(p *open) bool {
 	return o.closed() && !p.closed()
 }
 
-func (o *open) closed() bool { return o.fork != nil || o.sub != nil }
+func (o *open) closed() bool { return o.fork != nil || o.sub != nil || o.source < 0 }

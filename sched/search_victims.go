@@ -2,7 +2,7 @@ package sched
 
 import (
 	"container/heap"
-	"slices"
+	"math"
 )
 
 // candidates is Candidates by the index, with a limit.
@@ -74,6 +74,9 @@ func (x *index) decide(n *newcomer, pool Pool, p *problem) Decision {
 	if !some {
 		_, _, some = x.begin(n, true, pool.Cluster, want{}).next()
 	}
+	if !some {
+		short = p.short(nil)
+	}
 	tally := Tally{Considered: len(c.tasks), Uncounted: true}
 	if _, live := c.tasks[n.ID]; live {
 		tally.Considered--
@@ -101,81 +104,187 @@ func (x *index) one(n *newcomer, cluster string, p *problem) (best seat, found b
 	}
 }
 
-// several is problem.gather without looking at every agent: what is missing of
-// the quota is the same for all nodes at any time, so one walk does for all. It
-// returns nil and what is short when there are not enough, and whether there are any.
+// several is problem.gather without looking at every agent. What is missing of the
+// quota is the same for all nodes at any time, and what is missing on a node does
+// not depend on quota: so each is found by itself. It returns nil and what is short,
+// at least, when there are not enough, and whether there are any.
 func (x *index) several(n *newcomer, cluster string, p *problem) (chosen []seat, short Resources, some bool) {
 	quota := p.need
-	var lacks []Resources // by node, as p.spots; none if there is room anyway
-	wanted := quota
-	if !p.fitsNow {
-		lacks = make([]Resources, len(p.spots))
-		for i, s := range p.spots {
-			lacks[i] = s.lack
-			wanted = wanted.Max(s.lack)
+	if !quota.IsZero() {
+		s := x.begin(n, true, cluster, want{wantSome, quota})
+		if short := s.most(quota).Lacking(quota); !short.IsZero() {
+			return nil, short, len(s.sources) > 0 && s.some()
+		}
+		for !quota.IsZero() {
+			a, v, more := s.next()
+			if !more {
+				return nil, quota, some
+			}
+			some = true
+			if a.Gives.Intersects(quota) {
+				chosen = append(chosen, seat{a, v})
+				quota = a.Gives.Lacking(quota)
+				s.narrow(quota)
+			}
 		}
 	}
-	type step struct {
-		seat
-		quota bool
-		spot  int // where it makes room that is missing; -1: nowhere
+	if p.fitsNow {
+		return chosen, Resources{}, some
 	}
-	var steps []step
-	takenFor := func(spot int) []seat {
+	room, short, any := x.room(n, cluster, p, chosen)
+	if room == nil {
+		return nil, short, some || any
+	}
+	return union(chosen, room), Resources{}, true
+}
+
+// union merges two lists that are best first.
+func union(a, b []seat) []seat {
+	out := make([]seat, 0, len(a)+len(b))
+	for len(a) > 0 || len(b) > 0 {
+		switch {
+		case len(b) == 0 || len(a) > 0 && a[0].least.compare(&b[0].least) < 0:
+			out, a = append(out, a[0]), a[1:]
+		case len(a) == 0 || a[0].agent != b[0].agent:
+			out, b = append(out, b[0]), b[1:]
+		default:
+			out, a, b = append(out, a[0]), a[1:], b[1:]
+		}
+	}
+	return out
+}
+
+// room finds the agents that make room on one node: on the first that has enough
+// when agents are walked best first, or else, of those that have enough by the
+// time the quota is there, on the first by id.
+func (x *index) room(n *newcomer, cluster string, p *problem, quota []seat) (best []seat, short Resources, some bool) {
+	var until *Candidate // the last that is needed for the quota
+	if len(quota) > 0 {
+		until = &quota[len(quota)-1].least
+	}
+	best, lacks, done := x.walk(n, cluster, p, until)
+	if best != nil {
+		return best, Resources{}, true
+	}
+	var nodes nearest
+	if done {
+		for i := range p.spots {
+			lack := p.spots[i].lack
+			if rest, walked := lacks[i]; walked {
+				lack = rest
+			}
+			nodes.consider(lack, p.request)
+		}
+		return nil, nodes.lack, len(lacks) > 0
+	}
+	var last *Candidate // of best
+	s := x.prepare(n, true, cluster, want{})
+	for i := range p.spots {
+		spot := &p.spots[i]
+		f := x.nodes[spot.node.ID]
+		if f == nil {
+			nodes.consider(spot.lack, p.request)
+			continue
+		}
+		s.want, s.floor = want{wantSome, spot.lack}, math.MinInt64
+		s.whole()
+		if last != nil { // it needs to have enough that is better
+			s.floor = last.Score
+		}
+		if !f.more && len(spot.lack.Other) == 0 {
+			var sum [len(shape{})]int64
+			if _, ok := s.judge(0, &f.sum); ok {
+				f.sum.addTo(&sum)
+			}
+			if short := (Resources{CPU: sum[0], GPU: sum[1], Memory: sum[2]}).Lacking(spot.lack); !short.IsZero() {
+				nodes.consider(short, p.request)
+				continue
+			}
+		}
+		s.addNode(f)
+		if short := s.most(spot.lack).Lacking(spot.lack); !short.IsZero() {
+			nodes.consider(short, p.request)
+			continue
+		}
+		s.open()
+		lack := spot.lack
+		var taken []seat
+		for !lack.IsZero() {
+			a, v, more := s.next()
+			if !more || last != nil && v.compare(last) >= 0 {
+				break
+			}
+			if a.Gives.Intersects(lack) {
+				taken = append(taken, seat{a, v})
+				lack = a.Gives.Lacking(lack)
+			}
+		}
+		if !lack.IsZero() {
+			nodes.consider(lack, p.request)
+			continue
+		}
+		best, last = taken, &taken[len(taken)-1].least
+		if until != nil && last.compare(until) <= 0 {
+			break // it has enough by then, and those before it do not
+		}
+	}
+	return best, nodes.lack, false
+}
+
+// walk is room for when few agents have to go, or there are few: it walks them all
+// best first, for a while. Without an answer it returns what nodes still lack then,
+// and whether that was all.
+func (x *index) walk(n *newcomer, cluster string, p *problem, until *Candidate) (best []seat, lacks map[int]Resources, done bool) {
+	wanted := Resources{}
+	for i := range p.spots {
+		wanted = wanted.Max(p.spots[i].lack)
+	}
+	lacks = map[int]Resources{}
+	var steps []seat
+	var spots []int
+	taken := func(at int) []seat {
 		var out []seat
 		for i := range steps {
-			if steps[i].quota || spot >= 0 && steps[i].spot == spot {
-				out = append(out, steps[i].seat)
+			if spots[i] == at {
+				out = append(out, steps[i])
 			}
 		}
 		return out
 	}
-	w := x.begin(n, true, cluster, want{wantSome, wanted})
-	for {
-		a, v, more := w.next()
+	ready := -1
+	s := x.begin(n, true, cluster, want{wantSome, wanted})
+	for range n.core.sizes.walk {
+		a, v, more := s.next()
+		if ready >= 0 && (!more || v.compare(until) > 0) {
+			return taken(ready), nil, true
+		}
 		if !more {
-			break
+			return nil, lacks, true
 		}
-		some = true
-		forQuota, spot := a.Gives.Intersects(quota), -1
-		if !p.fitsNow {
-			if at, here := p.spotOf(a.Node); here && a.Gives.Intersects(lacks[at]) {
-				spot = at
-			}
-		}
-		if !forQuota && spot < 0 {
+		at, here := p.spotOf(a.Node)
+		if !here {
 			continue
 		}
-		steps = append(steps, step{seat{a, v}, forQuota, spot})
-		if forQuota {
-			quota = a.Gives.Lacking(quota)
-			if p.fitsNow {
-				w.narrow(quota)
-			}
+		lack, walked := lacks[at]
+		if !walked {
+			lack = p.spots[at].lack
 		}
-		if spot >= 0 {
-			lacks[spot] = a.Gives.Lacking(lacks[spot])
+		if !a.Gives.Intersects(lack) {
+			continue
 		}
-		switch {
-		case !quota.IsZero():
-		case p.fitsNow:
-			return takenFor(-1), Resources{}, true
-		case forQuota: // the last of the quota: the first node that has room by now
-			if at := slices.IndexFunc(lacks, Resources.IsZero); at >= 0 {
-				return takenFor(at), Resources{}, true
-			}
-		case lacks[spot].IsZero():
-			return takenFor(spot), Resources{}, true
+		steps, spots = append(steps, seat{a, v}), append(spots, at)
+		lack = a.Gives.Lacking(lack)
+		if lacks[at] = lack; !lack.IsZero() {
+			continue
+		}
+		if until == nil || v.compare(until) > 0 {
+			return taken(at), nil, true
+		}
+		if ready < 0 || at < ready { // in time for the quota: the first by id
+			ready = at
 		}
 	}
-	if !quota.IsZero() || p.fitsNow {
-		return nil, quota, some
-	}
-	var nodes nearest
-	for _, lack := range lacks {
-		nodes.consider(lack, p.request)
-	}
-	return nil, nodes.lack, some
+	return nil, lacks, false
 }
 
 // lowest are so many tasks of the lowest priorities, in no particular order.

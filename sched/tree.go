@@ -56,6 +56,8 @@ type branch struct {
 	key      Micro // the highest, by weight
 	weight   Milli // −1: keys below are by several
 	most     shape // of each resource
+	last     Milli // the highest priority
+	sum      [len(shape{})]int64
 	sub      *block
 }
 
@@ -172,7 +174,8 @@ func (b *block) summary(weight Milli) branch {
 }
 
 func (it *item) summary(weight Milli) branch {
-	return branch{priority: it.priority, start: it.start, e: it.e, end: it.end, oldest: it.start, key: it.key(weight), weight: weight, most: it.gives}
+	return branch{priority: it.priority, start: it.start, e: it.e, end: it.end, oldest: it.start, key: it.key(weight), weight: weight, most: it.gives,
+		last: it.priority, sum: [len(shape{})]int64{int64(it.gives[0]), int64(it.gives[1]), int64(it.gives[2]), int64(it.gives[3])}}
 }
 
 // widen counts an item in that is not the first.
@@ -180,8 +183,10 @@ func (s *branch) widen(it *item, weight Milli) {
 	s.end = max(s.end, it.end)
 	s.oldest = min(s.oldest, it.start)
 	s.key = max(s.key, it.key(weight))
+	s.last = max(s.last, it.priority)
 	for d := range s.most {
 		s.most[d] = max(s.most[d], it.gives[d])
+		s.sum[d] += int64(it.gives[d])
 	}
 }
 
@@ -201,11 +206,13 @@ func (s *branch) join(o *branch) {
 	s.end = max(s.end, o.end)
 	s.oldest = min(s.oldest, o.oldest)
 	s.key = max(s.key, o.key)
+	s.last = max(s.last, o.last)
 	if s.weight != o.weight {
 		s.weight = -1
 	}
 	for d := range s.most {
 		s.most[d] = max(s.most[d], o.most[d])
+		s.sum[d] += o.sum[d]
 	}
 }
 

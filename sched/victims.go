@@ -111,15 +111,17 @@ func (p *problem) gather(seats []seat) []seat {
 // solves the problem on some node, and on no node with one agent fewer.
 func (p *problem) spare(chosen []seat) []seat {
 	f := p.freedBy(chosen)
+	keep := len(chosen) // the last so many are needed
 	for i := len(chosen) - 1; i >= 0; i-- {
-		f.add(chosen[i].agent.Node, chosen[i].agent.Gives.Neg())
-		if f.solves() {
-			chosen = slices.Delete(chosen, i, i+1)
-		} else {
-			f.add(chosen[i].agent.Node, chosen[i].agent.Gives)
+		s := chosen[i]
+		f.add(s.agent.Node, s.agent.Gives.Neg())
+		if !f.solves() {
+			f.add(s.agent.Node, s.agent.Gives)
+			keep--
+			chosen[keep] = s
 		}
 	}
-	return chosen
+	return chosen[keep:]
 }
 
 // freed is what is there once some agents are gone.
@@ -127,6 +129,7 @@ type freed struct {
 	p    *problem
 	sum  Resources         // given by all of them
 	room map[int]Resources // by index into p.spots, where any of them sat
+	fits int               // how many of these are room enough
 }
 
 func (p *problem) freedBy(taken []seat) *freed {
@@ -139,8 +142,17 @@ func (p *problem) freedBy(taken []seat) *freed {
 
 func (f *freed) add(node NodeID, gives Resources) {
 	f.sum = f.sum.Add(gives)
-	if at, ok := f.p.spotOf(node); ok {
-		f.room[at] = f.roomAt(at).Add(gives)
+	at, ok := f.p.spotOf(node)
+	if !ok {
+		return
+	}
+	was, touched := f.room[at]
+	if touched && was.Covers(f.p.request) {
+		f.fits--
+	}
+	room := f.roomAt(at).Add(gives)
+	if f.room[at] = room; room.Covers(f.p.request) {
+		f.fits++
 	}
 }
 
@@ -156,15 +168,7 @@ func (f *freed) solves() bool {
 	if !f.sum.Covers(f.p.need) {
 		return false
 	}
-	if f.p.fitsNow {
-		return true
-	}
-	for _, room := range f.room {
-		if room.Covers(f.p.request) {
-			return true
-		}
-	}
-	return false
+	return f.p.fitsNow || f.fits > 0
 }
 
 // bestNode returns the node that will be fullest once the agents are gone and
