@@ -75,6 +75,7 @@ var measurements = []struct {
 	name string
 	run  func(*bench, context.Context) error
 }{
+	{"evaluate", (*bench).evaluate},
 	{"admission", (*bench).admission},
 	{"running", (*bench).running},
 	{"pools", (*bench).pools},

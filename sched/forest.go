@@ -19,6 +19,9 @@ type forest struct {
 	// all of them are there yet.
 	home, apart bool
 	changing    bool // is being brought in order; see index.step
+
+	asked int  // by which search
+	safe  bool // … and whether it may take nothing there
 }
 
 type groupKey struct {

@@ -33,6 +33,7 @@ type index struct {
 	reweigh []*forest // whose keys are made by another weight
 
 	search search // reused
+	asked  int    // counts searches
 }
 
 // entry is a task as it is indexed, or an agent with several tasks by one of them.

@@ -211,7 +211,8 @@ func (s *search) some() bool {
 	return ok
 }
 
-// most is how much all together give at most, of what is asked for.
+// most is how much all together give at most, of what is asked for; it looks no
+// further once that is enough.
 func (s *search) most(asked Resources) Resources {
 	var sum [len(shape{})]int64
 	var other Resources
@@ -222,13 +223,16 @@ func (s *search) most(asked Resources) Resources {
 				other = other.With(a.Name, math.MaxInt64/4)
 			}
 		}
-		s.sum(src, int32(i), &src.group.top, &sum)
+		s.sum(src, int32(i), &src.group.top, &sum, &asked)
 	}
 	other.CPU, other.GPU, other.Memory = sum[0], sum[1], sum[2]
 	return other
 }
 
-func (s *search) sum(src *source, i int32, f *fork, sum *[len(shape{})]int64) {
+func (s *search) sum(src *source, i int32, f *fork, sum *[len(shape{})]int64, asked *Resources) {
+	if sum[0] >= asked.CPU && sum[1] >= asked.GPU && sum[2] >= asked.Memory {
+		return
+	}
 	if _, ok := s.judge(i, &f.sum); !ok {
 		return
 	}
@@ -236,8 +240,8 @@ func (s *search) sum(src *source, i int32, f *fork, sum *[len(shape{})]int64) {
 	case f.sum.last <= src.highest && f.sum.priority > src.above && s.floor == math.MinInt64:
 		f.sum.addTo(sum)
 	case f.cell == nil:
-		s.sum(src, i, &f.kids[0], sum)
-		s.sum(src, i, &f.kids[1], sum)
+		s.sum(src, i, &f.kids[0], sum, asked)
+		s.sum(src, i, &f.kids[1], sum, asked)
 	default:
 		s.sumBlock(src, i, f.cell.root.sub, sum)
 	}
@@ -284,6 +288,7 @@ func (x *index) prepare(n *newcomer, deciding bool, cluster string, w want) *sea
 	clear(s.classes)
 	*s = search{x: x, c: n.core, n: n, deciding: deciding, cluster: cluster, want: w, floor: math.MinInt64,
 		sources: s.sources[:0], heap: s.heap[:0], classes: s.classes[:0], top: s.top[:0]}
+	x.asked++
 	s.exact = x.weight == s.c.rules.RemainingTimeWeight
 	return s
 }
@@ -292,6 +297,20 @@ func (x *index) prepare(n *newcomer, deciding bool, cluster string, w want) *sea
 func (s *search) limited(pool string) bool {
 	r := &s.c.rules
 	return r.MaxPreemptionsPerMinute > 0 && s.c.pools[pool].Preempted >= r.MaxPreemptionsPerMinute
+}
+
+// safe reports whether nothing may be taken from the pool of an entry; most of the
+// time that is known already.
+func (s *search) safe(home *forest, e *entry) bool {
+	if home.asked != s.x.asked {
+		home.asked = s.x.asked
+		name := e.task.Pool
+		if e.inPool.seat {
+			name = e.agent.Pool
+		}
+		home.safe = name != s.n.Pool && s.c.rules.protected[name] || s.limited(name)
+	}
+	return home.safe
 }
 
 // safePools is how many tasks the forest of all pools holds of such as the rules
@@ -563,7 +582,7 @@ func (s *search) next() (*Agent, Candidate, bool) {
 		}
 		src := &s.sources[o.source]
 		e := o.e
-		if src.all && e.inPool.in.apart || s.deciding && s.n.taken[e.agent.ID] {
+		if home := e.inPool.in; src.all && home.apart || s.safe(home, e) || s.deciding && s.n.taken[e.agent.ID] {
 			continue
 		}
 		if src.group.seat {
