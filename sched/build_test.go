@@ -11,7 +11,7 @@ import (
 // Properties are cheap here: ask for thousands of cases unless told otherwise.
 // A failure prints how to see it again; no file is left behind for that.
 func init() {
-	for name, value := range map[string]string{"rapid.checks": "5000", "rapid.nofailfile": "true"} {
+	for name, value := range map[string]string{"rapid.checks": "2500", "rapid.nofailfile": "true"} {
 		if err := flag.Set(name, value); err != nil {
 			panic(err)
 		}
