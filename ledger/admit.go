@@ -137,10 +137,10 @@ func (b *batch) newcomer(a *admission) (*row, error) {
 		request = p.agentSize()
 	}
 	r := &row{
-		uid: a.uid, space: s, kind: a.kind, taskID: a.sub.TaskID, pool: p, poolName: p.name, request: request, agentName: name,
-		onInsufficient: a.sub.OnInsufficient, onPreempted: a.sub.OnPreempted, onFailure: a.sub.OnFailure,
-		maxAttempts: a.sub.MaxAttempts, maxRuntime: a.sub.MaxRuntime, launch: a.sub.LaunchTimeout,
-		hasEntry: a.sub.Spec.Entry != nil, bodyHash: a.hash, submitted: b.now,
+		uid: a.uid, space: s, taskID: a.sub.TaskID, pool: p, agentName: name, bodyHash: a.hash, submitted: b.now,
+		terms: b.terms.of(terms{kind: a.kind, poolName: p.name, request: request,
+			onInsufficient: a.sub.OnInsufficient, onPreempted: a.sub.OnPreempted, onFailure: a.sub.OnFailure,
+			maxAttempts: a.sub.MaxAttempts, maxRuntime: a.sub.MaxRuntime, launch: a.sub.LaunchTimeout, hasEntry: a.sub.Spec.Entry != nil}),
 		life: life{attempt: 1, priority: a.sub.Priority, labels: a.sub.Labels, estimate: a.sub.Estimate, state: Queued},
 	}
 	if a.kind == KindAgent {

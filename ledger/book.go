@@ -31,6 +31,7 @@ type book struct {
 	guests map[sched.ID][]*row
 	// where says in which pool a row is that is part of a handover and not in the book.
 	where map[sched.ID]int64
+	terms sharing
 	nodes *sched.Nodes
 	// loading is true until everything was loaded; see start.go.
 	loading bool
@@ -122,15 +123,25 @@ func (p *pool) free() sched.Resources {
 
 // row is a live claim on quota, or a task that waits for one. The embedded part changes.
 type row struct {
-	uid            sched.ID
-	space          *space
+	uid       sched.ID
+	space     *space
+	taskID    string
+	pool      *pool // nil when unmanaged
+	agentName string
+	agentUID  sched.ID // registered: the row of its agent, zero when unmanaged
+	bodyHash  string
+	submitted time.Time
+	at        int // in its pool's rows
+
+	*terms
+	life
+}
+
+// terms are what was asked for. Rows that asked for the same share them: never changed.
+type terms struct {
 	kind           Kind
-	taskID         string
-	pool           *pool // nil when unmanaged
 	poolName       string
 	request        sched.Resources
-	agentName      string
-	agentUID       sched.ID // registered: the row of its agent, zero when unmanaged
 	onInsufficient string
 	onPreempted    string
 	onFailure      string
@@ -138,11 +149,38 @@ type row struct {
 	maxRuntime     time.Duration
 	launch         time.Duration // launch timeout
 	hasEntry       bool
-	bodyHash       string
-	submitted      time.Time
-	at             int // in its pool's rows
+}
 
-	life
+// sharing finds the terms that are there already. It forgets when it gets large: then
+// some are there twice.
+type sharing map[termsKey]*terms
+
+type termsKey struct {
+	kind                                   Kind
+	poolName                               string
+	cpu, gpu, memory                       int64
+	other                                  string
+	onInsufficient, onPreempted, onFailure string
+	maxAttempts                            int
+	maxRuntime, launch                     time.Duration
+	hasEntry                               bool
+}
+
+func (s sharing) of(t terms) *terms {
+	k := termsKey{kind: t.kind, poolName: t.poolName, cpu: t.request.CPU, gpu: t.request.GPU, memory: t.request.Memory,
+		onInsufficient: t.onInsufficient, onPreempted: t.onPreempted, onFailure: t.onFailure,
+		maxAttempts: t.maxAttempts, maxRuntime: t.maxRuntime, launch: t.launch, hasEntry: t.hasEntry}
+	if len(t.request.Other) > 0 {
+		k.other = sched.Resources{Other: t.request.Other}.Key()
+	}
+	if known := s[k]; known != nil {
+		return known
+	}
+	if len(s) >= 10_000 {
+		clear(s)
+	}
+	s[k] = &t
+	return &t
 }
 
 // life is the part of a row that changes; a copy of it is all a rollback needs.
@@ -229,7 +267,7 @@ const (
 func newBook() *book {
 	return &book{
 		spaces: map[string]*space{}, byID: map[int64]*space{}, pools: map[int64]*pool{}, rows: map[sched.ID]*row{}, working: map[sched.ID]*row{}, launches: map[string]*row{}, guests: map[sched.ID][]*row{},
-		where: map[sched.ID]int64{},
+		where: map[sched.ID]int64{}, terms: sharing{},
 		nodes: sched.NewNodes(), total: map[sched.NodeID]nodeTotal{}, holds: map[nodeKey]hold{}, unfinished: map[int64]bool{}, gangs: map[sched.ID][]*row{},
 	}
 }

@@ -22,11 +22,12 @@ type rowReader struct {
 	words   map[string]string
 	labels  map[string]sched.Labels
 	amounts map[string]sched.Resources
+	terms   sharing
 	unique  []byte // of the row at hand; reused
 }
 
 func newRowReader(spaces map[int64]*space, pools map[int64]*pool) *rowReader {
-	return &rowReader{spaces: spaces, pools: pools, words: map[string]string{}, labels: map[string]sched.Labels{}, amounts: map[string]sched.Resources{}}
+	return &rowReader{spaces: spaces, pools: pools, words: map[string]string{}, labels: map[string]sched.Labels{}, amounts: map[string]sched.Resources{}, terms: sharing{}}
 }
 
 // each calls f for every row that a query with the columns of LiveTasks answers. Rows of
@@ -60,18 +61,19 @@ func (rr *rowReader) row(raw [][]byte) (*row, error) {
 	if space == nil {
 		return nil, nil
 	}
-	r := &row{uid: uid, space: space, kind: Kind(rr.word(c.next()))}
+	r := &row{uid: uid, space: space}
+	t := terms{kind: Kind(rr.word(c.next()))}
 	taskID := c.next()
 	if id := c.next(); id != nil {
 		if r.pool = rr.pools[int64(binary.BigEndian.Uint64(id))]; r.pool == nil {
 			return nil, nil
 		}
 	}
-	r.poolName, r.state, r.phase = rr.word(c.next()), State(rr.word(c.next())), rr.word(c.next())
+	t.poolName, r.state, r.phase = rr.word(c.next()), State(rr.word(c.next())), rr.word(c.next())
 	r.attempt, r.priority = int(c.integer()), sched.Milli(c.integer())
 	r.labels = rr.labelsOf(c.next())
 	var err error
-	if r.request, err = rr.amountsOf(c.next()); err != nil {
+	if t.request, err = rr.amountsOf(c.next()); err != nil {
 		return nil, fmt.Errorf("request of task %s: %w", uuidString(r.uid), err)
 	}
 	if r.held, err = rr.amountsOf(c.next()); err != nil {
@@ -85,19 +87,20 @@ func (rr *rowReader) row(raw [][]byte) (*row, error) {
 	actorID := c.next()
 	r.pid = int(c.integer())
 	bodyHash := c.next()
-	r.estimate, r.maxRuntime, r.launch = c.milliseconds(), c.milliseconds(), c.milliseconds()
-	r.onInsufficient, r.onPreempted, r.onFailure = rr.word(c.next()), rr.word(c.next()), rr.word(c.next())
-	r.maxAttempts, r.failures, r.preemptions, r.preemptedBy = int(c.integer()), int(c.integer()), int(c.integer()), c.uuids()
+	r.estimate, t.maxRuntime, t.launch = c.milliseconds(), c.milliseconds(), c.milliseconds()
+	t.onInsufficient, t.onPreempted, t.onFailure = rr.word(c.next()), rr.word(c.next()), rr.word(c.next())
+	t.maxAttempts, r.failures, r.preemptions, r.preemptedBy = int(c.integer()), int(c.integer()), int(c.integer()), c.uuids()
 	r.ending, r.code = State(rr.word(c.next())), rr.word(c.next())
 	reason := c.next()
 	r.submitted, r.queued, r.started = c.time(), c.time(), c.time()
 	launchID := c.next()
-	r.hasEntry = c.boolean()
+	t.hasEntry = c.boolean()
 	e := extras{queueTimeout: c.milliseconds(), retryBackoff: c.milliseconds()}
 	r.notBefore, e.gang = timeOf(c.time()), c.uuid()
 	if e != usual {
 		r.extras = &e
 	}
+	r.terms = rr.terms.of(t)
 
 	named := len(actorName) > 0
 	if bytes.Equal(actorName, launchID) { // its usual name
