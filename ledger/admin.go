@@ -144,14 +144,10 @@ func (l *Ledger) UpdatePool(ctx context.Context, ns string, s PoolSpec) (Pool, e
 	if err := s.check(); err != nil {
 		return Pool{}, err
 	}
-	old, err := l.q.PoolByName(ctx, dbgen.PoolByNameParams{NamespaceID: l.spaceIDOrLoad(ctx, ns), Name: s.Name})
-	if errors.Is(err, pgx.ErrNoRows) {
-		return Pool{}, refuse(ErrUnknownPool, "there is no pool %q in namespace %q", s.Name, ns)
+	if err := l.ensureNamespace(ctx, ns); err != nil {
+		return Pool{}, err
 	}
-	if err != nil {
-		return Pool{}, l.lane.outward(err)
-	}
-	err = l.find(ctx, &call{plan: poolOf(ns, s.Name), do: func(b *batch) error { return b.updatePool(ns, s, old) }}, l.wherePool(ctx, ns, s.Name))
+	err := l.find(ctx, &call{plan: poolOf(ns, s.Name), do: func(b *batch) error { return b.updatePool(ns, s) }}, l.wherePool(ctx, ns, s.Name))
 	if err != nil {
 		return Pool{}, err
 	}
@@ -163,7 +159,7 @@ func (l *Ledger) spaceIDOrLoad(ctx context.Context, ns string) int64 {
 	return l.spaceID(ns)
 }
 
-func (b *batch) updatePool(ns string, s PoolSpec, old dbgen.Pool) error {
+func (b *batch) updatePool(ns string, s PoolSpec) error {
 	p := b.spaces[ns].pools[s.Name]
 	if p == nil {
 		return refuse(ErrUnknownPool, "there is no pool %q in namespace %q", s.Name, ns)
@@ -179,7 +175,8 @@ func (b *batch) updatePool(ns string, s PoolSpec, old dbgen.Pool) error {
 				Fields: map[string]string{"resources": fmt.Sprintf("at least %s, which are in use or lent", bound)}}
 		}
 	}
-	u := dbgen.UpdatePoolParams{ID: p.id, Cluster: old.Cluster, Labels: old.Labels, TargetAgents: old.TargetAgents, PlacementStrategy: old.PlacementStrategy, PgPoolConfig: old.PgPoolConfig,
+	// What the book knows is current under the lock; what it does not, stays when it is not given.
+	u := dbgen.UpdatePoolParams{ID: p.id, Cluster: p.cluster, Labels: labelsJSON(p.labels), TargetAgents: int32(p.targets), PlacementStrategy: s.PlacementStrategy,
 		MaxRuntimeMs: p.maxRuntime.Milliseconds()}
 	b.touchPool(p)
 	if s.Cluster != nil {
@@ -190,9 +187,6 @@ func (b *batch) updatePool(ns string, s PoolSpec, old dbgen.Pool) error {
 	}
 	if s.TargetAgents != nil {
 		u.TargetAgents, p.targets = int32(*s.TargetAgents), *s.TargetAgents
-	}
-	if s.PlacementStrategy != nil {
-		u.PlacementStrategy = *s.PlacementStrategy
 	}
 	if s.PGPoolConfig != nil {
 		u.PgPoolConfig = *s.PGPoolConfig

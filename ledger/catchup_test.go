@@ -485,6 +485,30 @@ func TestServersThatWorkAtOnceAgreeInTheEnd(t *testing.T) {
 	}
 }
 
+func TestServersThatChangeDifferentFieldsOfAPoolKeepBoth(t *testing.T) {
+	t.Parallel()
+	s := openSeveral(t, 2)
+	capacity := sched.Resources{CPU: 1000}
+	_, err := s.all[0].CreatePool(t.Context(), "default", PoolSpec{Name: "p", Capacity: &capacity})
+	s.must(err)
+	for i := range 20 {
+		labels, targets, strategy := sched.Labels{"round": fmt.Sprint(i)}, i, []string{"PACK", "SPREAD"}[i%2]
+		var wg sync.WaitGroup
+		for n, spec := range []PoolSpec{{Name: "p", Labels: &labels}, {Name: "p", TargetAgents: &targets}, {Name: "p", PlacementStrategy: &strategy}} {
+			wg.Go(func() {
+				_, err := s.all[n%2].UpdatePool(context.Background(), "default", spec)
+				s.fine(err)
+			})
+		}
+		wg.Wait()
+		p, err := s.all[0].Pool(t.Context(), "default", "p")
+		s.must(err)
+		if p.Labels["round"] != fmt.Sprint(i) || p.TargetAgents != i || p.PlacementStrategy != strategy {
+			t.Fatalf("round %d: %+v", i, p)
+		}
+	}
+}
+
 // didSomething fails a test that proved nothing.
 func (s *several) didSomething() {
 	s.t.Helper()

@@ -1168,7 +1168,8 @@ func (q *Queries) TasksOnAgents(ctx context.Context, arg TasksOnAgentsParams) ([
 }
 
 const updatePool = `-- name: UpdatePool :exec
-UPDATE pools SET cluster = $1, labels = $2, target_agents = $3, placement_strategy = $4, pg_pool_config = $5,
+UPDATE pools SET cluster = $1, labels = $2, target_agents = $3, placement_strategy = coalesce($4, placement_strategy),
+    pg_pool_config = coalesce($5, pg_pool_config),
     max_runtime_ms = $6
 WHERE id = $7
 `
@@ -1177,7 +1178,7 @@ type UpdatePoolParams struct {
 	Cluster           string
 	Labels            []byte
 	TargetAgents      int32
-	PlacementStrategy string
+	PlacementStrategy *string
 	PgPoolConfig      []byte
 	MaxRuntimeMs      int64
 	ID                int64

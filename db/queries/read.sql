@@ -88,7 +88,8 @@ INSERT INTO pool_resources (pool_id, resource, capacity)
 SELECT @pool_id::bigint, unnest(@resources::text[]), unnest(@capacities::bigint[]);
 
 -- name: UpdatePool :exec
-UPDATE pools SET cluster = @cluster, labels = @labels, target_agents = @target_agents, placement_strategy = @placement_strategy, pg_pool_config = @pg_pool_config,
+UPDATE pools SET cluster = @cluster, labels = @labels, target_agents = @target_agents, placement_strategy = coalesce(sqlc.narg(placement_strategy), placement_strategy),
+    pg_pool_config = coalesce(sqlc.narg(pg_pool_config), pg_pool_config),
     max_runtime_ms = @max_runtime_ms
 WHERE id = @id;
 
