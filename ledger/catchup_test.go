@@ -519,3 +519,43 @@ func (s *several) didSomething() {
 		s.t.Error("nothing was preempted")
 	}
 }
+
+// What the server that leads sees of the nodes, the others plan with.
+func TestTheNodesOfAClusterAreKnownToServersThatDoNotLeadIt(t *testing.T) {
+	t.Parallel()
+	s := openSeveral(t, 2)
+	a, b := s.all[0], s.all[1]
+	a.Contend("local")
+	for !a.MayAct("local") {
+		time.Sleep(time.Millisecond)
+	}
+	capacity := sched.Resources{CPU: 100_000}
+	_, err := a.CreatePool(t.Context(), "default", PoolSpec{Name: "p", Capacity: &capacity})
+	s.must(err)
+	room := sched.Resources{CPU: 2000, Memory: 4096}
+	s.must(a.SetNodes(t.Context(), "local", []sched.Node{{ID: "n1", Cluster: "local", Total: room, Room: room}}))
+	big := Submission{TaskID: "big", Pool: "p", Request: sched.Resources{CPU: 3000}, Spec: Spec{ActorClass: "m:C"}}
+	for end := time.Now().Add(5 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+		var known int
+		s.must(b.lane.look(t.Context(), func(b *book) { known = len(b.total) }))
+		if known == 1 {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatal("b never heard of the node")
+		}
+	}
+	if _, err := b.Submit(t.Context(), "default", big); !errors.Is(err, ErrNoNode) {
+		t.Errorf("b admitted what fits on no node: %v", err)
+	}
+	room.CPU = 4000
+	s.must(a.SetNodes(t.Context(), "local", []sched.Node{{ID: "n1", Cluster: "local", Total: room, Room: room}}))
+	for end := time.Now().Add(5 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+		if _, err = b.Submit(t.Context(), "default", big); err == nil {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatal(err)
+		}
+	}
+}
