@@ -483,7 +483,7 @@ func (l *Ledger) followPolicy(ctx context.Context, ns string, v PolicyVersion) e
 		do: func(b *batch) error {
 			s := b.spaces[ns]
 			if v.Version > s.policyVersion {
-				s.setPolicy(v.Policy, v.Version)
+				b.setPolicy(s, v.Policy, v.Version)
 			}
 			for _, p := range s.pools {
 				if b.locked[p.id] {

@@ -42,7 +42,8 @@ type book struct {
 	deadlines sched.Agenda                   // of rows: see row.deadline
 	rooms     map[sched.NodeID]*sched.Agenda // when what sits on a node is expected to end; nil until somebody waits
 	holds     map[nodeKey]hold
-	calm      int // how often in a row nobody waited; see lookAway
+	following []*space // whose index is not in step with the policy yet
+	calm      int      // how often in a row nobody waited; see lookAway
 
 	gangs      map[sched.ID][]*row // who waits, or waited, together
 	unfinished map[int64]bool      // pools whose queue could move on

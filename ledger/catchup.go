@@ -383,7 +383,7 @@ func (ch *changes) applySpaces(b *book) {
 		case s == nil:
 			s = b.addSpace(n.ID, n.Name, int(n.PolicyVersion), policy)
 		case changed && int(n.PolicyVersion) > s.policyVersion:
-			s.setPolicy(policy, int(n.PolicyVersion))
+			b.setPolicy(s, policy, int(n.PolicyVersion))
 		}
 		if _, asked := ch.basis.pools[-n.ID]; asked {
 			s.unmanaged.version = n.UnmanagedVersion

@@ -100,11 +100,22 @@ func (l *lane) run(ctx context.Context) {
 	calls := make([]*call, 0, maxBatch)
 	for {
 		calls = calls[:0]
-		select {
-		case c := <-l.in:
-			calls = append(calls, c)
-		case <-ctx.Done():
-			return
+		if l.book.follow() { // in between, and while there is nothing else to do
+			select {
+			case c := <-l.in:
+				calls = append(calls, c)
+			case <-ctx.Done():
+				return
+			default:
+				continue
+			}
+		} else {
+			select {
+			case c := <-l.in:
+				calls = append(calls, c)
+			case <-ctx.Done():
+				return
+			}
 		}
 	gather:
 		for len(calls) < maxBatch && !l.single {

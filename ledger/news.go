@@ -251,7 +251,7 @@ func (n *news) policies(ctx context.Context) error {
 		}
 		if err := n.l.lane.look(ctx, func(b *book) {
 			if s := b.byID[id]; s != nil && s.policyVersion < int(row.PolicyVersion) {
-				s.setPolicy(policy, int(row.PolicyVersion))
+				b.setPolicy(s, policy, int(row.PolicyVersion))
 			}
 		}); err != nil {
 			return err

@@ -231,13 +231,21 @@ func (b *book) redate(p *pool, was time.Duration) {
 	}
 }
 
-// setPolicy makes core and lines follow a policy.
-func (s *space) setPolicy(p sched.Policy, version int) {
+// setPolicy makes core and lines follow a policy; the core's index takes its time.
+func (b *book) setPolicy(s *space, p sched.Policy, version int) {
 	s.core.SetPolicy(p)
 	s.policyVersion = version
 	for _, p := range s.pools {
 		p.line.SetAgeing(s.core.Policy().AgeingWeight)
 	}
+	b.following = append(b.following, s)
+}
+
+// follow does a millisecond's worth of what new policies have left to do, and
+// reports whether anything is.
+func (b *book) follow() bool {
+	b.following = slices.DeleteFunc(b.following, func(s *space) bool { return !s.core.Follow() })
+	return len(b.following) > 0
 }
 
 // head is who is next in line; nil when nobody waits.
