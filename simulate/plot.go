@@ -186,13 +186,14 @@ func (r *Report) plotCosts(b *bytes.Buffer, p panel) {
 	p.title("What a decision costs, by the number of live tasks")
 	kinds := []struct {
 		key
-		of  func(*replay.SizeCost) replay.Cost
-		cut func(replay.Cost) float64
+		of    func(*replay.SizeCost) replay.Cost
+		cut   func(replay.Cost) float64
+		least int64 // decisions, for the figure to say anything
 	}{
-		{key{colours[2], "", "room, p50"}, func(c *replay.SizeCost) replay.Cost { return c.Fits }, func(c replay.Cost) float64 { return c.P50 }},
-		{key{colours[2], dashed, "p99"}, func(c *replay.SizeCost) replay.Cost { return c.Fits }, func(c replay.Cost) float64 { return c.P99 }},
-		{key{colours[0], "", "victims sought, p50"}, func(c *replay.SizeCost) replay.Cost { return c.Search }, func(c replay.Cost) float64 { return c.P50 }},
-		{key{colours[0], dashed, "p99"}, func(c *replay.SizeCost) replay.Cost { return c.Search }, func(c replay.Cost) float64 { return c.P99 }},
+		{key{colours[2], "", "room, p50"}, func(c *replay.SizeCost) replay.Cost { return c.Fits }, func(c replay.Cost) float64 { return c.P50 }, 20},
+		{key{colours[2], dashed, "p99"}, func(c *replay.SizeCost) replay.Cost { return c.Fits }, func(c replay.Cost) float64 { return c.P99 }, 500},
+		{key{colours[0], "", "victims sought, p50"}, func(c *replay.SizeCost) replay.Cost { return c.Search }, func(c replay.Cost) float64 { return c.P50 }, 20},
+		{key{colours[0], dashed, "p99"}, func(c *replay.SizeCost) replay.Cost { return c.Search }, func(c replay.Cost) float64 { return c.P99 }, 500},
 	}
 	var sizes []replay.SizeCost
 	var all []float64
@@ -202,7 +203,7 @@ func (r *Report) plotCosts(b *bytes.Buffer, p panel) {
 		}
 		sizes = append(sizes, c)
 		for _, k := range kinds {
-			if d := k.of(&c); d.Decisions >= 20 {
+			if d := k.of(&c); d.Decisions >= k.least {
 				all = append(all, max(k.cut(d), 0.01))
 			}
 		}
@@ -233,7 +234,7 @@ func (r *Report) plotCosts(b *bytes.Buffer, p panel) {
 	for _, k := range kinds {
 		var xs, ys []float64
 		for i := range sizes {
-			if d := k.of(&sizes[i]); d.Decisions >= 20 {
+			if d := k.of(&sizes[i]); d.Decisions >= k.least {
 				xs, ys = append(xs, place(&sizes[i])), append(ys, (math.Log10(max(k.cut(d), 0.01))-least)/(most-least))
 			}
 		}
