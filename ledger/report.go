@@ -215,6 +215,7 @@ type TaskReport struct {
 	OnInsufficient string
 	Pickled        bool
 	Latest         bool         // no later task has its id
+	Gang           []string     // with which tasks it waits: all start together or none does
 	Earlier        []sched.ID   // earlier tasks of the same id, latest first
 	Events         []Event      // oldest first
 	Handovers      []Preemption // in which it made way, or was made way for; latest first
@@ -240,6 +241,11 @@ func (l *Ledger) TaskReport(ctx context.Context, ns, ref string) (TaskReport, er
 	out := TaskReport{OnInsufficient: row.OnInsufficient, Pickled: len(row.Pickled) > 0}
 	if out.Task, err = l.filled(ctx, row, ns); err != nil {
 		return out, err
+	}
+	if out.State == Queued {
+		if out.Gang, err = l.waitsWith(ctx, out.UID); err != nil {
+			return out, err
+		}
 	}
 	uids, err := l.q.TaskUIDs(ctx, dbgen.TaskUIDsParams{Namespace: ns, TaskID: row.TaskID})
 	if err != nil {
@@ -267,6 +273,23 @@ func (l *Ledger) TaskReport(ctx context.Context, ns, ref string) (TaskReport, er
 	}
 	out.Handovers, err = l.handovers(ctx, ns, ids)
 	return out, err
+}
+
+// waitsWith names the other tasks of a gang that a row waits with, sorted.
+func (l *Ledger) waitsWith(ctx context.Context, uid sched.ID) (names []string, err error) {
+	err = l.lane.look(ctx, func(b *book) {
+		r := b.rows[uid]
+		if r == nil || r.gang() == (sched.ID{}) {
+			return
+		}
+		for _, m := range b.gangs[r.gang()] {
+			if m != r {
+				names = append(names, m.taskID)
+			}
+		}
+	})
+	slices.Sort(names)
+	return names, err
 }
 
 // handovers reads preemptions by their ids, which are sorted, latest first, with the

@@ -42,6 +42,7 @@ type SubmitForm struct {
 	Estimate, MaxRuntime                   string
 	OnInsufficient, OnPreempted, OnFailure string
 	MaxAttempts, RuntimeEnv                string
+	QueueTimeout, RetryBackoff             string
 
 	Errors  Errors
 	Pools   []string // to choose from
@@ -60,17 +61,19 @@ type NewTask struct {
 	Estimate, MaxRuntime                   time.Duration
 	OnInsufficient, OnPreempted, OnFailure string
 	MaxAttempts                            int
+	QueueTimeout                           time.Duration  // 0: waits for ever
+	RetryBackoff                           *time.Duration // nil: as usual
 	RuntimeEnv                             json.RawMessage
 }
 
 // SubmitFields are the names of SubmitForm's fields.
 var SubmitFields = []string{
 	"task_id", "pool", "actor_class", "actor_args", "actor_kwargs", "entry_method", "entry_args", "entry_kwargs", "cpu", "gpu", "memory", "resources",
-	"priority", "labels", "estimated_duration", "max_runtime", "on_insufficient", "on_preempted", "on_failure", "max_attempts", "runtime_env",
+	"priority", "labels", "estimated_duration", "max_runtime", "on_insufficient", "on_preempted", "on_failure", "max_attempts", "runtime_env", "queue_timeout", "retry_backoff",
 }
 
 // PoolFields are the names of PoolForm's fields.
-var PoolFields = []string{"name", "cluster", "cpu", "gpu", "memory", "resources", "labels", "target_agents", "placement_strategy", "pg_pool_config"}
+var PoolFields = []string{"name", "cluster", "cpu", "gpu", "memory", "resources", "labels", "target_agents", "max_runtime", "placement_strategy", "pg_pool_config"}
 
 // NewSubmitForm is the form before anything was typed.
 func NewSubmitForm() SubmitForm {
@@ -86,7 +89,7 @@ func ReadSubmitForm(v url.Values) SubmitForm {
 		CPU: g("cpu"), GPU: g("gpu"), Memory: g("memory"), OtherResources: g("resources"),
 		Priority: g("priority"), Labels: g("labels"), Estimate: g("estimated_duration"), MaxRuntime: g("max_runtime"),
 		OnInsufficient: g("on_insufficient"), OnPreempted: g("on_preempted"), OnFailure: g("on_failure"),
-		MaxAttempts: g("max_attempts"), RuntimeEnv: g("runtime_env"),
+		MaxAttempts: g("max_attempts"), RuntimeEnv: g("runtime_env"), QueueTimeout: g("queue_timeout"), RetryBackoff: g("retry_backoff"),
 	}
 }
 
@@ -123,6 +126,11 @@ func (f SubmitForm) Parse() (NewTask, Errors) {
 	t.Estimate = length(e, "estimated_duration", f.Estimate)
 	t.MaxRuntime = length(e, "max_runtime", f.MaxRuntime)
 	t.MaxAttempts = whole(e, "max_attempts", f.MaxAttempts)
+	t.QueueTimeout = length(e, "queue_timeout", f.QueueTimeout)
+	if f.RetryBackoff != "" {
+		d := length(e, "retry_backoff", f.RetryBackoff)
+		t.RetryBackoff = &d
+	}
 	t.RuntimeEnv = jsonOf(e, "runtime_env", f.RuntimeEnv, '{')
 	return t, e
 }
@@ -130,7 +138,7 @@ func (f SubmitForm) Parse() (NewTask, Errors) {
 // PoolForm is the form of a pool as typed.
 type PoolForm struct {
 	Name, Cluster, CPU, GPU, Memory, OtherResources string
-	Labels, TargetAgents                            string
+	Labels, TargetAgents, MaxRuntime                string
 	PlacementStrategy, PGPoolConfig                 string
 
 	Errors   Errors
@@ -143,6 +151,7 @@ type PoolSpec struct {
 	Capacity          Resources
 	Labels            map[string]string
 	TargetAgents      int
+	MaxRuntime        time.Duration // of each task; 0: no limit
 	PlacementStrategy string
 	PGPoolConfig      json.RawMessage // nil for none
 }
@@ -155,7 +164,7 @@ func ReadPoolForm(v url.Values) PoolForm {
 	g := func(k string) string { return strings.TrimSpace(v.Get(k)) }
 	return PoolForm{
 		Name: g("name"), Cluster: g("cluster"), CPU: g("cpu"), GPU: g("gpu"), Memory: g("memory"), OtherResources: g("resources"),
-		Labels: g("labels"), TargetAgents: g("target_agents"), PlacementStrategy: g("placement_strategy"), PGPoolConfig: g("pg_pool_config"),
+		Labels: g("labels"), TargetAgents: g("target_agents"), MaxRuntime: g("max_runtime"), PlacementStrategy: g("placement_strategy"), PGPoolConfig: g("pg_pool_config"),
 	}
 }
 
@@ -173,6 +182,7 @@ func (f PoolForm) Parse() (PoolSpec, Errors) {
 	}
 	p.Labels = labels(e, "labels", f.Labels)
 	p.TargetAgents = whole(e, "target_agents", f.TargetAgents)
+	p.MaxRuntime = length(e, "max_runtime", f.MaxRuntime)
 	p.PGPoolConfig = jsonOf(e, "pg_pool_config", f.PGPoolConfig, '{')
 	return p, e
 }

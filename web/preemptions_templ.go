@@ -256,7 +256,7 @@ func PreemptionsPage(p Page, f PreemptionFilter, l PreemptionList) templ.Compone
 						return templ_7745c5c3_Err
 					}
 					if !f.narrowed() {
-						templ_7745c5c3_Err = example("ex-eval", curl(p, "POST", "/preemption/evaluate", `{"incoming_task_pool": "`+firstOr(l.Pools, "training")+`", "incoming_task_priority": 9.0}`)).Render(ctx, templ_7745c5c3_Buffer)
+						templ_7745c5c3_Err = example("ex-eval", curl(p, "POST", "/preemption/evaluate", `{"pool": "`+firstOr(l.Pools, "training")+`", "priority": 9.0}`)).Render(ctx, templ_7745c5c3_Buffer)
 						if templ_7745c5c3_Err != nil {
 							return templ_7745c5c3_Err
 						}

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/schedulemesh/schedulemesh/ledger"
 	"github.com/schedulemesh/schedulemesh/sched"
 	"github.com/schedulemesh/schedulemesh/web"
 )
@@ -46,6 +47,43 @@ func TestALineSaysWhenAndWhy(t *testing.T) {
 	task, err = w.view.Task(t.Context(), "default", "waits-07")
 	w.must(err)
 	has(t, "why it waits", task.Why.Title.String()+task.Why.Text.String(), "It is number 8 in the queue of a.", "First in line is waits-00.", "It may start in 2 h")
+}
+
+func TestAGangIsShownTogetherAndFormsSayHowLong(t *testing.T) {
+	t.Parallel()
+	w := open(t)
+	ctx := t.Context()
+	w.must(w.view.CreatePool(ctx, "default", web.PoolSpec{Name: "a", Cluster: "local", Capacity: web.Resources{"cpu": 4000}, MaxRuntime: 8 * time.Hour}))
+	p, err := w.view.Pool(ctx, "default", "a", 0)
+	w.must(err)
+	if p.Settings.MaxRuntime != "8 h" {
+		t.Errorf("the form says %q", p.Settings.MaxRuntime)
+	}
+	w.submit("runs", "a", units{"cpu": 4}, 5)
+	w.settle()
+	spec := ledger.Spec{ActorClass: "trainers.llama:Trainer"}
+	made, err := w.SubmitAll(ctx, "default", []ledger.Submission{
+		{TaskID: "g1", Pool: "a", Request: sched.Resources{CPU: 2000}, Priority: 5000, OnInsufficient: ledger.Queue, Spec: spec},
+		{TaskID: "g2", Pool: "a", Request: sched.Resources{CPU: 2000}, Priority: 5000, OnInsufficient: ledger.Queue, Spec: spec}}, true)
+	w.must(err)
+	if len(made) != 2 {
+		t.Fatalf("%+v", made)
+	}
+	task, err := w.view.Task(ctx, "default", "g1")
+	w.must(err)
+	has(t, "why it waits", task.Why.Text.String(), "It waits with g2: all of them start together, or none does.")
+
+	backoff := 3 * time.Second
+	_, err = w.view.SubmitTask(ctx, "default", web.NewTask{TaskID: "impatient", Pool: "a", ActorClass: "m:C", Request: web.Resources{"cpu": 1000}, Priority: 5,
+		OnInsufficient: "queue", OnFailure: "requeue", QueueTimeout: 10 * time.Minute, RetryBackoff: &backoff})
+	w.must(err)
+	task, err = w.view.Task(ctx, "default", "impatient")
+	w.must(err)
+	has(t, "why it waits", task.Why.Text.String(), "It gives up in 10 min.")
+	has(t, "the spec", task.Spec, `"queue_timeout": 600`, `"retry_backoff": 3`)
+	if task.Again.QueueTimeout != "10 min" || task.Again.RetryBackoff != "3 s" {
+		t.Errorf("again %+v", task.Again)
+	}
 }
 
 func TestAHeldPoolSaysSoEverywhere(t *testing.T) {

@@ -77,6 +77,7 @@ func (v *View) Pool(ctx context.Context, ns, name string, behind int) (web.PoolP
 	if p.TargetAgents > 0 {
 		out.Settings.TargetAgents = strconv.Itoa(p.TargetAgents)
 	}
+	out.Settings.MaxRuntime = web.TypedLength(p.MaxRuntime)
 	out.Settings.SetResources(capacity)
 
 	waiting, all, err := v.l.Line(ctx, ns, name, behind, queueShown)
@@ -157,7 +158,7 @@ func (v *View) Clusters(ctx context.Context) ([]string, error) {
 }
 
 // poolFields are the fields of the form of a pool.
-var poolFields = []string{"name", "cluster", "cpu", "gpu", "memory", "resources", "labels", "target_agents", "placement_strategy", "pg_pool_config"}
+var poolFields = []string{"name", "cluster", "cpu", "gpu", "memory", "resources", "labels", "target_agents", "max_runtime", "placement_strategy", "pg_pool_config"}
 
 func poolSpec(ctx context.Context, p web.PoolSpec) (ledger.PoolSpec, error) {
 	capacity, err := amounts(p.Capacity)
@@ -165,7 +166,7 @@ func poolSpec(ctx context.Context, p web.PoolSpec) (ledger.PoolSpec, error) {
 	if labels == nil {
 		labels = sched.Labels{}
 	}
-	return ledger.PoolSpec{Name: p.Name, Cluster: &p.Cluster, Labels: &labels, Capacity: &capacity, TargetAgents: &p.TargetAgents,
+	return ledger.PoolSpec{Name: p.Name, Cluster: &p.Cluster, Labels: &labels, Capacity: &capacity, TargetAgents: &p.TargetAgents, MaxRuntime: &p.MaxRuntime,
 		PlacementStrategy: &p.PlacementStrategy, PGPoolConfig: &p.PGPoolConfig, Actor: actor(ctx)}, err
 }
 

@@ -300,6 +300,19 @@ func (v *View) whyQueued(ctx context.Context, ns string, t ledger.TaskReport, r 
 			say(web.Text("When it starts is not known: " + strings.TrimSuffix(t.ETANote, ".") + ". "))
 		}
 	}
+	if n := len(t.Gang); n > 0 {
+		say(web.Text("It waits with "))
+		for i, id := range t.Gang[:min(5, n)] {
+			if i > 0 {
+				say(web.Text(", "))
+			}
+			say(web.TaskRef(id))
+		}
+		if n > 5 {
+			say(web.Text(" and " + web.Number(n-5) + " more"))
+		}
+		say(web.Text(": all of them start together, or none does. "))
+	}
 	if t.QueueTimeout > 0 {
 		say(web.Text("It gives up" + soon(queuedSince(t.Task).Add(t.QueueTimeout), v.now()) + ". "))
 	}
@@ -446,6 +459,8 @@ func spec(t ledger.TaskReport) string {
 		OnPreempted       string             `json:"on_preempted,omitempty"`
 		OnFailure         string             `json:"on_failure,omitempty"`
 		MaxAttempts       int                `json:"max_attempts,omitempty"`
+		QueueTimeout      float64            `json:"queue_timeout,omitempty"`
+		RetryBackoff      float64            `json:"retry_backoff,omitempty"`
 		UsePlacementGroup bool               `json:"use_placement_group,omitempty"`
 		RuntimeEnv        json.RawMessage    `json:"runtime_env,omitempty"`
 		RayOptions        json.RawMessage    `json:"ray_options,omitempty"`
@@ -458,6 +473,12 @@ func spec(t ledger.TaskReport) string {
 	}
 	if t.Kind == ledger.KindTask {
 		doc.OnInsufficient, doc.OnPreempted, doc.OnFailure, doc.MaxAttempts = t.OnInsufficient, t.OnPreempted, t.OnFailure, t.MaxAttempts
+	}
+	if t.Kind == ledger.KindTask {
+		doc.QueueTimeout = t.QueueTimeout.Seconds()
+		if t.OnFailure == ledger.Requeue {
+			doc.RetryBackoff = t.RetryBackoff.Seconds()
+		}
 	}
 	if e := t.Spec.Entry; e != nil {
 		doc.Entry = &entry{e.Method, e.Args, e.Kwargs}
@@ -501,7 +522,10 @@ func again(t ledger.TaskReport) *web.SubmitForm {
 	if t.MaxAttempts > 1 {
 		f.MaxAttempts = fmt.Sprint(t.MaxAttempts)
 	}
-	f.RuntimeEnv = string(t.Spec.RuntimeEnv)
+	f.RuntimeEnv, f.QueueTimeout = string(t.Spec.RuntimeEnv), web.TypedLength(t.QueueTimeout)
+	if t.RetryBackoff != time.Second {
+		f.RetryBackoff = web.TypedLength(t.RetryBackoff)
+	}
 	return &f
 }
 
