@@ -138,10 +138,7 @@ func (l *Ledger) after(b *batch) {
 	l.announce(b.jobs, b.woken)
 	for _, more := range b.more {
 		if more {
-			select {
-			case l.hurry <- struct{}{}:
-			default:
-			}
+			l.moveOn()
 		}
 	}
 	l.opts.Metrics.events(b.events)

@@ -522,7 +522,7 @@ func (l *Ledger) EndOverdue(ctx context.Context) error {
 	if len(due)+len(drained)+len(more) == 0 {
 		return nil
 	}
-	return l.lane.submit(ctx, &call{
+	err := l.lane.submit(ctx, &call{
 		plan: func(b *book) []*pool {
 			var out []*pool
 			for _, id := range due {
@@ -553,4 +553,16 @@ func (l *Ledger) EndOverdue(ctx context.Context) error {
 			return nil
 		},
 	})
+	if err == nil && (len(due) == maxBatch || len(drained) == maxBatch) { // there may be more
+		l.moveOn()
+	}
+	return err
+}
+
+// moveOn has deadlines and lines looked at again at once.
+func (l *Ledger) moveOn() {
+	select {
+	case l.hurry <- struct{}{}:
+	default:
+	}
 }
