@@ -84,7 +84,6 @@ func (b *bench) recover(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	task["task_id"] = "after"
 	asked := time.Now()
 	if err := s.call(ctx, "POST", "/api/v1/preemption/evaluate", map[string]any{"pool": "r3", "priority": 9, "resources": map[string]any{"cpu": 4}}, nil); err != nil {
 		return err
