@@ -53,7 +53,7 @@ func (b *bench) evaluate(ctx context.Context) error {
 			})
 			say(name+"_16_p50", p50, "µs")
 			say(name+"_16_p99", p99, "µs")
-			p50, _ = b.quantiles(min(len(l.asks), max(20, 20_000_000/size.tasks)), func(i int) func() {
+			p50, _ = b.quantiles(min(len(l.asks), max(5, 2_000_000/size.tasks)), func(i int) func() {
 				in := l.asks[i]
 				return func() { l.scan(&in) }
 			})

@@ -46,19 +46,20 @@ type item struct {
 // key orders tasks that have time left by score, whoever asks.
 func (it *item) key(weight Milli) Micro { return Micro(weight)*Micro(it.end) - Micro(it.priority)*1000 }
 
-// branch sums up what is below it.
+// branch sums up what is below it. What every search asks for comes first, in one
+// line of the cache.
 type branch struct {
 	priority Milli // with start and e: of the first task
-	start    Time
-	e        *entry
-	end      Time  // the latest
-	oldest   Time  // the earliest start
 	key      Micro // the highest, by weight
+	end      Time  // the latest
 	weight   Milli // −1: keys below are by several
 	most     shape // of each resource
+	e        *entry
+	start    Time
+	sub      *block
+	oldest   Time  // the earliest start
 	last     Milli // the highest priority
 	sum      [len(shape{})]int64
-	sub      *block
 }
 
 // block is a leaf, which has items, or an inner one, which has kids.
