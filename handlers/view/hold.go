@@ -18,15 +18,15 @@ func holdRequest(ctx context.Context, h web.HoldRequest) ledger.HoldRequest {
 
 // Nodes are the machines of all clusters.
 func (v *View) Nodes(ctx context.Context) ([]web.Node, error) {
-	nodes, err := v.l.Nodes(ctx)
-	if err != nil {
-		return nil, v.refused(ctx, err)
-	}
-	out := make([]web.Node, len(nodes))
-	for i, n := range nodes {
-		out[i] = web.Node{ID: string(n.ID), Cluster: n.Cluster, Total: resources(n.Total), Free: resources(n.Free), Agents: n.Agents, Known: n.Known, Hold: hold(n.Hold)}
-	}
-	return out, nil
+	nodes, _, err := v.nodes.get(ctx, "", func(ctx context.Context) ([]web.Node, error) {
+		nodes, err := v.l.Nodes(ctx)
+		out := make([]web.Node, len(nodes))
+		for i, n := range nodes {
+			out[i] = web.Node{ID: string(n.ID), Cluster: n.Cluster, Total: resources(n.Total), Free: resources(n.Free), Agents: n.Agents, Known: n.Known, Hold: hold(n.Hold)}
+		}
+		return out, v.refused(ctx, err)
+	})
+	return nodes, err
 }
 
 // HoldPool holds, drains or resumes a pool.
@@ -38,5 +38,6 @@ func (v *View) HoldPool(ctx context.Context, ns, name string, h web.HoldRequest)
 // HoldNode holds, drains or resumes a machine.
 func (v *View) HoldNode(ctx context.Context, id string, h web.HoldRequest) error {
 	_, err := v.l.HoldNode(ctx, sched.NodeID(id), holdRequest(ctx, h))
+	v.nodes.forget("")
 	return v.refused(ctx, err)
 }

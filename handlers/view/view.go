@@ -45,6 +45,7 @@ type View struct {
 	frames  memo[web.Frame]
 	days    memo[ledger.PreemptionDay]
 	gpus    memo[gpuTime]
+	nodes   memo[[]web.Node] // of all clusters, under no namespace: counting agents looks at every live row
 	tests   backtests
 	changes hub
 }
@@ -76,7 +77,7 @@ func New(l *ledger.Ledger, logs Logs, o Options) *View {
 		o.Patience = 75 * time.Millisecond
 	}
 	v := &View{l: l, logs: logs, o: o}
-	v.frames.age, v.days.age, v.gpus.age = frameAge, dayAge, gpuAge
+	v.frames.age, v.days.age, v.gpus.age, v.nodes.age = frameAge, dayAge, gpuAge, frameAge
 	v.days.stale, v.gpus.stale = dayAge, gpuStale
 	v.days.patience, v.gpus.patience = o.Patience, o.Patience
 	v.changes.l = l
