@@ -472,8 +472,8 @@ func TestARestartOfTheDatabaseIsSurvived(t *testing.T) {
 	t.Cleanup(func() { _ = pg.Stop(context.Background()) })
 	w.must(waitReady(w.Ledger))
 	w.submit(sub("after", "p0", 1, 1))
-	if count("retries") == 0 {
-		t.Error("no retry was counted")
+	if count("retries")+count("unknown_commits") == 0 { // it may have caught the lane at a commit
+		t.Error("nothing was counted")
 	}
 	w.answered(admitted, failed)
 }
