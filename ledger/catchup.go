@@ -291,13 +291,6 @@ func (l *lane) apply(ch *changes, current func(int64) bool) (missing []int64) {
 		return missing
 	}
 
-	moved := map[*row]life{}
-	for _, r := range ch.rows {
-		if old := replaced[r.uid]; old != nil && old.plain() && r.plain() && old.launchID == r.launchID {
-			moved[old] = r.life
-			delete(replaced, r.uid)
-		}
-	}
 	for _, r := range replaced {
 		b.unindex(r)
 	}
@@ -307,19 +300,6 @@ func (l *lane) apply(ch *changes, current func(int64) bool) (missing []int64) {
 	fresh := make([]*row, 0, len(ch.rows))
 	byUID := make(map[sched.ID]*row, len(ch.rows))
 	for _, r := range ch.rows {
-		if old := b.rows[r.uid]; old != nil && old.plain() {
-			if now, ok := moved[old]; ok {
-				before := old.life
-				now.indexed, now.dated, now.charged = before.indexed, before.dated, before.charged
-				now.granted, now.took = before.granted, before.took
-				old.life = now
-				b.moved(old, &before)
-				if old.works() {
-					fresh = append(fresh, old)
-				}
-				continue
-			}
-		}
 		if !r.state.Live() {
 			continue
 		}
@@ -362,13 +342,6 @@ func (l *lane) apply(ch *changes, current func(int64) bool) (missing []int64) {
 	l.metrics.caughtUp(len(ch.moved)-len(ch.whole), len(ch.whole))
 	l.learned(ch, fresh)
 	return nil
-}
-
-// plain reports whether a row has an agent and is not part of a handover or a gang:
-// then it stays where it is found, and what changed is told like any other change.
-func (r *row) plain() bool {
-	return (r.state == Reserved || r.state == Launching || r.state == Running) && r.kind == KindTask && r.phase == "" &&
-		r.taking == nil && len(r.victims) == 0 && r.extras == nil
 }
 
 // links names the pools that what is replaced, or comes, is linked to by handovers and
