@@ -212,15 +212,21 @@ func dump(t *testing.T, l *Ledger) string {
 			}
 		}
 		for _, r := range b.rows {
+			// What a preemptor charges its node depends on when it was last looked at: it
+			// leaves out what its victims, who still sit there, asked for.
+			charged := "as it waits"
+			if len(r.victims) == 0 && r.taking == nil {
+				charged = fmt.Sprint(r.charged.node, " ", r.charged.amount)
+			}
 			pool := int64(0)
 			if r.pool != nil {
 				pool = r.pool.id
 			}
-			say("row %s %s %s %s in %d %s %s on %s/%s %s %s %s %d %s %s %v %x %d: %s %s %d %s %v %s %s node %s launch %s %s %s %s %d est %s %d %d %v %s %s %q %d %d charged %s %s victims %v",
+			say("row %s %s %s %s in %d %s %s on %s/%s %s %s %s %d %s %s %v %x %d: %s %s %d %s %v %s %s node %s launch %s %s %s %s %d est %s %d %d %v %s %s %q %d %d charged %s victims %v",
 				uuidString(r.uid), r.space.name, r.kind, r.taskID, pool, r.poolName, r.request, r.agentName, uuidString(r.agentUID), r.onInsufficient, r.onPreempted, r.onFailure,
 				r.maxAttempts, r.maxRuntime, r.launch, r.hasEntry, r.bodyHash, at(r.submitted),
 				r.state, r.phase, r.attempt, r.priority, r.labels, r.held, r.heldAs, r.node, r.launchID, r.actorName, r.rayNS, r.actorID, r.pid, r.estimate, r.failures, r.preemptions,
-				r.preemptedBy, r.ending, r.code, r.reason, at(r.queued), at(r.started), r.charged.node, r.charged.amount, uuids(r.victims))
+				r.preemptedBy, r.ending, r.code, r.reason, at(r.queued), at(r.started), charged, uuids(r.victims))
 			if x := r.taking; x != nil {
 				say("taking %s: holder %s tasks %v by %s %s attempt %d phase %s taken %s loan %v since %d %d", uuidString(r.uid), uuidString(x.holder), uuids(x.tasks), uuidString(x.by), x.byTask, x.attempt,
 					x.phase, x.taken, x.loan, at(x.cancelled), at(x.saved))
@@ -228,10 +234,6 @@ func dump(t *testing.T, l *Ledger) string {
 		}
 		for k, h := range b.holds {
 			say("node %v is %q since %d until %d", k, h.state, at(h.since), at(h.until))
-		}
-		for id := range b.total {
-			n, _ := b.nodes.Get(id)
-			say("node %s has %s of %s", id, n.Room, n.Total)
 		}
 		for id, r := range b.launches {
 			say("launch %s is %s", id, uuidString(r.uid))
