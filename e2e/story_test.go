@@ -89,8 +89,7 @@ func TestTheTrainingStoryInABrowser(t *testing.T) {
 	b.picture("what-if")
 	b.open(s.base + "/what-if")
 	b.fill(map[string]string{"draft": "label_preemption_rules: {}"})
-	b.press("Ask")
-	b.shows("What the draft changes", "label_preemption_rules.training_stage", "Tasks that wait", "late")
+	b.shows("What the draft changes", "label_preemption_rules.training_stage", "Tasks that wait", "late") // as one types
 	b.press("Backtest the draft")
 	b.shows("What was submitted is replayed twice", "Replay")
 	b.press("Replay")
