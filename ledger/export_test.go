@@ -72,3 +72,6 @@ func (r *row) dump() string {
 	}
 	return out
 }
+
+// LastOf is what a task remembers of those that preempted it.
+func LastOf(ids []sched.ID, most int) []sched.ID { return lastOf(ids, most) }

@@ -319,7 +319,7 @@ func (b *batch) makeWay(task *row, t *taking) {
 	}
 	b.change(task, func(r *row) {
 		r.preemptions++
-		r.preemptedBy = by
+		r.preemptedBy = lastOf(by, maxElders)
 	})
 	b.leaveGang(task)
 	switch {
@@ -330,6 +330,24 @@ func (b *batch) makeWay(task *row, t *taking) {
 	default:
 		b.finish(task, Preempted, t.code(), t.words())
 	}
+}
+
+// maxElders bounds what a task remembers of those that preempted it. Who preempted it
+// so long ago, and was not among them again since, is no part of a loop.
+const maxElders = 256
+
+// lastOf keeps each id once, where it came last, and at most so many of them.
+func lastOf(ids []sched.ID, most int) []sched.ID {
+	seen := make(map[sched.ID]bool, len(ids))
+	var out []sched.ID
+	for _, id := range slices.Backward(ids) {
+		if !seen[id] && len(out) < most {
+			seen[id] = true
+			out = append(out, id)
+		}
+	}
+	slices.Reverse(out)
+	return out
 }
 
 // code and words say why a task had to go.

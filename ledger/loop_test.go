@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -257,4 +258,17 @@ func TestAPreemptedTaskIsRestoredByHandWithItsState(t *testing.T) {
 	w.state("work", ledger.Running)
 	w.verified()
 	w.asFresh()
+}
+
+func TestWhatATaskRemembersOfItsPreemptorsIsBounded(t *testing.T) {
+	t.Parallel()
+	var long []sched.ID
+	for i := range 1000 {
+		long = append(long, sched.ID{byte(i), byte(i >> 8)}, sched.ID{1})
+	}
+	got := ledger.LastOf(long, 4)
+	want := []sched.ID{{229, 3}, {230, 3}, {231, 3}, {1}}
+	if !slices.Equal(got, want) {
+		t.Errorf("%v, want the last ones, each once: %v", got, want)
+	}
 }
