@@ -1,10 +1,12 @@
 package ledger
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"time"
 
+	"github.com/schedulemesh/schedulemesh/db/dbgen"
 	"github.com/schedulemesh/schedulemesh/sched"
 )
 
@@ -137,11 +139,11 @@ func (b *batch) newcomer(a *admission) (*row, error) {
 		request = p.agentSize()
 	}
 	r := &row{
-		uid: a.uid, space: s, taskID: a.sub.TaskID, pool: p, agentName: name, bodyHash: a.hash, submitted: b.now,
+		uid: a.uid, space: s, taskID: a.sub.TaskID, pool: p, bodyHash: a.hash, submitted: b.now,
 		terms: b.terms.of(terms{kind: a.kind, poolName: p.name, request: request,
 			onInsufficient: a.sub.OnInsufficient, onPreempted: a.sub.OnPreempted, onFailure: a.sub.OnFailure,
 			maxAttempts: a.sub.MaxAttempts, maxRuntime: a.sub.MaxRuntime, launch: a.sub.LaunchTimeout, hasEntry: a.sub.Spec.Entry != nil}),
-		life: life{attempt: 1, priority: a.sub.Priority, labels: a.sub.Labels, estimate: a.sub.Estimate, state: Queued},
+		life: life{agentName: name, attempt: 1, priority: a.sub.Priority, labels: a.sub.Labels, estimate: a.sub.Estimate, state: Queued},
 	}
 	if a.kind == KindAgent {
 		r.taskID = ""
@@ -206,6 +208,14 @@ func (b *batch) prepare(r *row, node sched.NodeID) {
 	r.actorID, r.pid, r.actorName, r.rayNS = "", 0, "", ""
 	r.code, r.reason, r.phase = "", "", ""
 	r.started, r.granted = time.Time{}, timeOf(b.now)
+	// The agent of an attempt that was preempted by hand stays, and its name with it.
+	if other := r.space.agents[r.agentName]; other != nil && other != r {
+		r.agentName = fmt.Sprintf("%s-%d", r.agentName, r.attempt)
+		uid, name := r.uid, r.agentName
+		b.first = append(b.first, sqlWrite(func(ctx context.Context, q *dbgen.Queries) error {
+			return q.RenameAgent(ctx, dbgen.RenameAgentParams{Uid: pgUUID(uid), AgentName: name})
+		}))
+	}
 }
 
 // grant gives an indexed, reserved row its quota, taking the decision's victims for it.

@@ -127,8 +127,7 @@ type row struct {
 	uid       sched.ID
 	space     *space
 	taskID    string
-	pool      *pool // nil when unmanaged
-	agentName string
+	pool      *pool    // nil when unmanaged
 	agentUID  sched.ID // registered: the row of its agent, zero when unmanaged
 	bodyHash  string
 	submitted time.Time
@@ -186,6 +185,7 @@ func (s sharing) of(t terms) *terms {
 
 // life is the part of a row that changes; a copy of it is all a rollback needs.
 type life struct {
+	agentName   string // changes when an attempt finds its name taken; see prepare
 	state       State
 	phase       string
 	attempt     int

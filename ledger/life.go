@@ -290,9 +290,9 @@ func (b *batch) register(uid sched.ID, ns string, g Registration, hash string, a
 			return refuse(ErrTaskExists, "a submitted task %q is already %s: choose another task_id", g.TaskID, old.state)
 		}
 	}
-	r := &row{uid: uid, space: s, taskID: g.TaskID, agentName: g.AgentName, bodyHash: hash, submitted: b.now,
+	r := &row{uid: uid, space: s, taskID: g.TaskID, bodyHash: hash, submitted: b.now,
 		terms: b.terms.of(terms{kind: KindRegistered, poolName: g.Pool, onPreempted: Stop, onFailure: Stop, onInsufficient: Fail, maxAttempts: 1}),
-		life:  life{state: Running, attempt: 1, priority: g.Priority, labels: g.Labels, estimate: g.Estimate, started: b.now}}
+		life:  life{agentName: g.AgentName, state: Running, attempt: 1, priority: g.Priority, labels: g.Labels, estimate: g.Estimate, started: b.now}}
 	if h := s.agents[g.AgentName]; h != nil && h.state == Running && h.poolName == g.Pool {
 		r.pool, r.agentUID, r.node = h.pool, h.uid, h.node
 		r.launchID, r.actorName, r.rayNS, r.actorID, r.pid = h.launchID, h.actorName, h.rayNS, h.actorID, h.pid
@@ -347,10 +347,10 @@ func (b *batch) preemptByHand(r *row, actor string) error {
 // detach lets a submission's agent outlive its task: a row of its own takes over
 // the agent and its quota, and the task runs on it as a registered one would.
 func (b *batch) detach(r *row, t *taking) *row {
-	a := &row{uid: newID(), space: r.space, pool: r.pool, agentName: r.agentName, submitted: b.now,
+	a := &row{uid: newID(), space: r.space, pool: r.pool, submitted: b.now,
 		terms: b.terms.of(terms{kind: KindAgent, poolName: r.poolName, request: r.request, onPreempted: Stop, onFailure: Stop, onInsufficient: Fail,
 			maxAttempts: 1, launch: r.launch}),
-		life: life{state: Running, attempt: r.attempt, labels: r.labels, node: r.node, launchID: r.launchID, actorName: r.actorName,
+		life: life{agentName: r.agentName, state: Running, attempt: r.attempt, labels: r.labels, node: r.node, launchID: r.launchID, actorName: r.actorName,
 			rayNS: r.rayNS, actorID: r.actorID, pid: r.pid, started: r.started}}
 	held := r.held
 	b.hold(r, sched.Resources{}, "")

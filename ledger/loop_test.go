@@ -272,3 +272,30 @@ func TestWhatATaskRemembersOfItsPreemptorsIsBounded(t *testing.T) {
 		t.Errorf("%v, want the last ones, each once: %v", got, want)
 	}
 }
+
+func TestATaskPreemptedByHandComesBackBesideItsOldAgent(t *testing.T) {
+	t.Parallel()
+	w := open(t)
+	w.makePool("a", 2)
+	w.run(sub("train", "a", 1, 5, func(s *ledger.Submission) { s.OnPreempted, s.AgentName = ledger.Requeue, "trainer" }))
+	done := make(chan error, 1)
+	go func() {
+		_, err := w.Preempt(t.Context(), "default", ledger.PreemptRequest{TaskID: "train"})
+		done <- err
+	}()
+	for {
+		w.settle()
+		if x, err := w.Task(t.Context(), "default", "train"); err == nil && x.Preemptions == 1 && x.State == ledger.Running {
+			if x.AgentName != "trainer-2" {
+				t.Errorf("its second agent is called %q", x.AgentName)
+			}
+			break
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	w.must(<-done)
+	if a, err := w.Agent(t.Context(), "default", "trainer"); err != nil || a.State != ledger.Running {
+		t.Errorf("the agent it ran on: %+v, %v", a, err)
+	}
+	w.verified()
+}

@@ -99,6 +99,20 @@ func (q *Queries) HoldPool(ctx context.Context, arg HoldPoolParams) error {
 	return err
 }
 
+const renameAgent = `-- name: RenameAgent :exec
+UPDATE tasks SET agent_name = $1 WHERE uid = $2
+`
+
+type RenameAgentParams struct {
+	AgentName string
+	Uid       pgtype.UUID
+}
+
+func (q *Queries) RenameAgent(ctx context.Context, arg RenameAgentParams) error {
+	_, err := q.db.Exec(ctx, renameAgent, arg.AgentName, arg.Uid)
+	return err
+}
+
 const resumeNode = `-- name: ResumeNode :exec
 DELETE FROM nodes WHERE cluster = $1 AND node_id = $2
 `

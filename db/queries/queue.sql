@@ -7,6 +7,9 @@ UPDATE tasks SET queue_timeout_ms = @queue_timeout_ms, retry_backoff_ms = @retry
 -- name: WriteNotBefore :exec
 UPDATE tasks SET not_before = @not_before WHERE uid = @uid;
 
+-- name: RenameAgent :exec
+UPDATE tasks SET agent_name = @agent_name WHERE uid = @uid;
+
 -- name: HoldPool :exec
 UPDATE pools SET hold = @hold, hold_reason = @hold_reason, hold_actor = @hold_actor, held_at = @held_at, drain_until = @drain_until WHERE id = @id;
 
