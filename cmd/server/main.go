@@ -36,10 +36,6 @@ func commands() []*command {
 // errUsage is answered with the command's help on how to call it.
 var errUsage = errors.New("")
 
-// ballast keeps the garbage collector from running all the time while little is in
-// memory: it counts as heap, and is never touched, so it takes no memory.
-var ballast = make([]byte, 256<<20)
-
 func main() {
 	defer runtime.KeepAlive(&ballast)
 	ctx, stop := context.WithCancel(context.Background())
