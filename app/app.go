@@ -73,18 +73,19 @@ type Config struct {
 
 // App is a running server.
 type App struct {
-	cfg      Config
-	log      *slog.Logger
-	registry *prometheus.Registry
-	pool     *pgxpool.Pool
-	ledger   *ledger.Ledger
-	agents   atomic.Pointer[agents.Seat]
-	figures  *api.MemoryMetrics
-	auth     *auth.Auth
-	listener net.Listener
-	http     *http.Server
-	stop     context.CancelFunc
-	alive    sync.WaitGroup
+	cfg       Config
+	log       *slog.Logger
+	registry  *prometheus.Registry
+	pool      *pgxpool.Pool
+	ledger    *ledger.Ledger
+	agents    atomic.Pointer[agents.Seat]
+	figures   *api.MemoryMetrics
+	auth      *auth.Auth
+	listener  net.Listener
+	http      *http.Server
+	collected func() // lets go of garbage collection
+	stop      context.CancelFunc
+	alive     sync.WaitGroup
 }
 
 // New checks the configuration, migrates the database and loads the core.
@@ -127,7 +128,7 @@ func New(ctx context.Context, cfg Config) (a *App, err error) {
 	if err != nil {
 		return nil, err
 	}
-	collectLess(a.ledger.Loaded())
+	a.collected = collect(a.ledger.Loaded())
 	return a, nil
 }
 
@@ -380,6 +381,9 @@ func (a *App) Stop(ctx context.Context) error {
 	}
 	if a.ledger != nil {
 		a.ledger.Close()
+	}
+	if a.collected != nil {
+		a.collected()
 	}
 	a.alive.Wait()
 	if a.pool != nil {

@@ -11,7 +11,6 @@ import (
 	"io"
 	"os"
 	"os/signal"
-	"runtime"
 	"strings"
 	"syscall"
 )
@@ -37,7 +36,6 @@ func commands() []*command {
 var errUsage = errors.New("")
 
 func main() {
-	defer runtime.KeepAlive(&ballast)
 	ctx, stop := context.WithCancel(context.Background())
 	defer stop()
 	go stopOnSignal(stop)
