@@ -194,9 +194,9 @@ SELECT p.id, p.namespace_id, p.preemptor_uid, p.preemptor_task, p.preemptor_pool
 FROM preemptions p LEFT JOIN tasks h ON h.uid = p.agent_uid LEFT JOIN tasks b ON b.uid = p.preemptor_uid
 WHERE p.id IN (
     SELECT o.id FROM preemptions o
-    WHERE o.phase IN ('decided', 'cancelling', 'saving', 'killing')
+    WHERE o.open
       AND o.agent_uid IN (SELECT a.agent_uid FROM preemptions a
-                          WHERE a.phase IN ('decided', 'cancelling', 'saving', 'killing')
+                          WHERE a.open
                             AND (a.victim_uid = ANY ($1::uuid[]) OR a.agent_uid = ANY ($1::uuid[]) OR a.preemptor_uid = ANY ($1::uuid[])))
     UNION ALL
     SELECT g.id FROM preemptions g WHERE g.preemptor_uid = ANY ($1::uuid[]) AND g.phase = 'gone' AND g.running_at IS NULL)

@@ -27,9 +27,9 @@ SELECT sqlc.embed(p), coalesce(h.pool_id, 0)::bigint AS holder_pool, coalesce(b.
 FROM preemptions p LEFT JOIN tasks h ON h.uid = p.agent_uid LEFT JOIN tasks b ON b.uid = p.preemptor_uid
 WHERE p.id IN (
     SELECT o.id FROM preemptions o
-    WHERE o.phase IN ('decided', 'cancelling', 'saving', 'killing')
+    WHERE o.open
       AND o.agent_uid IN (SELECT a.agent_uid FROM preemptions a
-                          WHERE a.phase IN ('decided', 'cancelling', 'saving', 'killing')
+                          WHERE a.open
                             AND (a.victim_uid = ANY (@uids::uuid[]) OR a.agent_uid = ANY (@uids::uuid[]) OR a.preemptor_uid = ANY (@uids::uuid[])))
     UNION ALL
     SELECT g.id FROM preemptions g WHERE g.preemptor_uid = ANY (@uids::uuid[]) AND g.phase = 'gone' AND g.running_at IS NULL)
