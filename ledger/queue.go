@@ -14,7 +14,6 @@ import (
 
 const (
 	maxStarts   = 2000            // from queues, in one transaction
-	maxBackfill = 100             // of those behind the head are looked at each time
 	maxForecast = 256             // of a line is looked ahead for an ETA
 	maxTold     = 64              // of a line are told in the answer to their submission when it is their turn
 	maxBackoff  = 5 * time.Minute // between two attempts
@@ -385,32 +384,18 @@ func (b *batch) waits(r *row, code, reason string) {
 
 // backfill starts those behind the head that fit now and cannot delay it. They preempt nobody.
 func (b *batch) backfill(p *pool, head *row) {
-	if p.line.Len() < 2 || p.free().Positive().IsZero() {
-		return
-	}
-	var fit []*row
-	seen := 0
-	for id := range p.line.All() {
-		if seen++; seen > 1+maxBackfill {
-			break
-		}
-		if r := b.rows[id]; r != head && len(b.inLine(r)) == 1 && p.space.core.Fits(p.name, r.request) {
-			fit = append(fit, r)
-		}
-	}
-	var kept *sched.Reservation
-	for _, r := range fit {
-		if !p.space.core.Fits(p.name, r.request) {
-			continue
-		}
-		if kept == nil {
-			kept = b.reserve(head, b.now)
-		}
-		if d := b.behind(r, head, kept); d.Outcome == sched.Admit {
+	p.space.core.BackfillLine(p.name, p.line,
+		func(id sched.ID) bool { return len(b.inLine(b.rows[id])) == 1 },
+		func() *sched.Reservation { return b.reserve(head, b.now) },
+		func(id sched.ID, kept *sched.Reservation) bool {
+			r := b.rows[id]
+			d := b.behind(r, head, kept)
+			if d.Outcome != sched.Admit {
+				return false
+			}
 			b.begin(r, d)
-			kept = nil
-		}
-	}
+			return true
+		})
 }
 
 // begin gives a row that waited its quota.

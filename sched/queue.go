@@ -214,6 +214,40 @@ func (c *Core) Backfill(in Incoming, end Time, r *Reservation, name string, now 
 	return refuse(r.refusal(in.Request.Positive(), name, now))
 }
 
+// maxBackfill is how many of those behind the head are looked at each time.
+const maxBackfill = 100
+
+// BackfillLine lets those behind the head of a pool's line start that fit now. start
+// decides about one of them by Backfill, under what the head counts on by then, and
+// reports whether it started. may leaves out who cannot start by itself.
+func (c *Core) BackfillLine(pool string, l *Line, may func(ID) bool, reserve func() *Reservation, start func(ID, *Reservation) bool) {
+	if l.Len() < 2 || c.pools[pool].Free.Positive().IsZero() {
+		return
+	}
+	var fit []*mark // chosen before one starts: that takes it out of the line
+	seen := 0
+	for e := range l.tree.all() {
+		if seen++; seen > 1+maxBackfill {
+			break
+		}
+		if seen > 1 && may(e.id) && c.Fits(pool, e.amount) {
+			fit = append(fit, e)
+		}
+	}
+	var kept *Reservation
+	for _, e := range fit {
+		if !c.Fits(pool, e.amount) {
+			continue
+		}
+		if kept == nil {
+			kept = reserve()
+		}
+		if start(e.id, kept) {
+			kept = nil
+		}
+	}
+}
+
 // BackfillGang is Backfill for a gang. end is when the last of it is expected to end.
 func (c *Core) BackfillGang(in []Incoming, end Time, r *Reservation, name string, now Time) Gang {
 	g := c.DecideGang(in, now)

@@ -2,9 +2,6 @@ package replay
 
 import "github.com/schedulemesh/schedulemesh/sched"
 
-// maxBackfill is how many of those behind the head are looked at each time, as by the ledger.
-const maxBackfill = 100
-
 // waitsBehind is the code of a newcomer that is not asked yet: it is not its turn.
 const waitsBehind sched.Code = "queued_behind"
 
@@ -111,33 +108,19 @@ func (r *Replay) admitLine(p *pool) {
 
 // backfill starts those behind the head that fit now and cannot delay it. They preempt nobody.
 func (r *Replay) backfill(p *pool, head *job) {
-	if p.line.Len() < 2 || p.room().Positive().IsZero() {
-		return
-	}
-	var fit []*job
-	seen := 0
-	for id := range p.line.All() {
-		if seen++; seen > 1+maxBackfill {
-			break
-		}
-		if j := r.live[id]; j != head && r.core.Fits(p.Name, j.Request) {
-			fit = append(fit, j)
-		}
-	}
-	var kept *sched.Reservation
-	for _, j := range fit {
-		if !r.core.Fits(p.Name, j.Request) {
-			continue
-		}
-		if kept == nil {
-			kept = r.reserve(head)
-		}
-		if d := r.behind(j, head, kept); d.Outcome == sched.Admit {
+	r.core.BackfillLine(p.Name, &p.line,
+		func(sched.ID) bool { return true },
+		func() *sched.Reservation { return r.reserve(head) },
+		func(id sched.ID, kept *sched.Reservation) bool {
+			j := r.live[id]
+			d := r.behind(j, head, kept)
+			if d.Outcome != sched.Admit {
+				return false
+			}
 			r.leave(j)
 			r.grant(j, d)
-			kept = nil
-		}
-	}
+			return true
+		})
 }
 
 // date notes when what a job holds is expected to come free, going by its estimate.
