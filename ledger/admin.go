@@ -160,11 +160,10 @@ func (l *Ledger) spaceIDOrLoad(ctx context.Context, ns string) int64 {
 }
 
 func (b *batch) updatePool(ns string, s PoolSpec) error {
-	p := b.spaces[ns].pools[s.Name]
-	if p == nil {
-		return refuse(ErrUnknownPool, "there is no pool %q in namespace %q", s.Name, ns)
+	p, err := b.poolNamed(ns, s.Name)
+	if err != nil {
+		return err
 	}
-	b.need(p)
 	if s.Cluster != nil && *s.Cluster != p.cluster && (len(p.rows) > 0 || !p.lent.IsZero() || !p.borrowed.IsZero()) {
 		return refuse(ErrPoolInUse, "pool %q cannot move to another cluster while it has tasks or loans", p.name)
 	}
@@ -238,14 +237,10 @@ func (l *Ledger) EnsurePool(ctx context.Context, ns string, s PoolSpec) (Pool, e
 // DeletePool removes a pool that nobody uses.
 func (l *Ledger) DeletePool(ctx context.Context, ns, name, actor string) error {
 	return l.find(ctx, &call{plan: poolOf(ns, name), do: func(b *batch) error {
-		var p *pool
-		if s := b.spaces[ns]; s != nil {
-			p = s.pools[name]
+		p, err := b.poolNamed(ns, name)
+		if err != nil {
+			return err
 		}
-		if p == nil {
-			return refuse(ErrUnknownPool, "there is no pool %q in namespace %q", name, ns)
-		}
-		b.need(p)
 		var why []string
 		if n := len(p.rows); n > 0 {
 			why = append(why, fmt.Sprintf("%d tasks or agents are in it", n))

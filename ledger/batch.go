@@ -95,6 +95,15 @@ func (b *batch) need(pools ...*pool) {
 	}
 }
 
+// poolNamed is a pool by its name, locked.
+func (b *batch) poolNamed(ns, name string) (*pool, error) {
+	if s := b.spaces[ns]; s != nil && s.pools[name] != nil {
+		b.need(s.pools[name])
+		return s.pools[name], nil
+	}
+	return nil, refuse(ErrUnknownPool, "there is no pool %q in namespace %q", name, ns)
+}
+
 // touchPool is called before a pool's balances change.
 func (b *batch) touchPool(p *pool) {
 	b.need(p)

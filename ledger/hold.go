@@ -117,14 +117,10 @@ func (l *Ledger) HoldPool(ctx context.Context, ns, name string, r HoldRequest) (
 		return Pool{}, err
 	}
 	err := l.find(ctx, &call{plan: poolOf(ns, name), do: func(b *batch) error {
-		var p *pool
-		if s := b.spaces[ns]; s != nil {
-			p = s.pools[name]
+		p, err := b.poolNamed(ns, name)
+		if err != nil {
+			return err
 		}
-		if p == nil {
-			return refuse(ErrUnknownPool, "there is no pool %q in namespace %q", name, ns)
-		}
-		b.need(p)
 		next, err := p.hold.next(r, "pool "+name, b.now)
 		if err != nil {
 			return err
