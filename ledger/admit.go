@@ -209,9 +209,16 @@ func (b *batch) prepare(r *row, node sched.NodeID) {
 	r.code, r.reason, r.phase = "", "", ""
 	r.started, r.granted = time.Time{}, timeOf(b.now)
 	// The agent of an attempt that was preempted by hand stays, and its name with it.
-	if other := r.space.agents[r.agentName]; other != nil && other != r {
-		r.agentName = fmt.Sprintf("%s-%d", r.agentName, r.attempt)
+	taken := func(name string) bool {
+		other := r.space.agents[name]
+		return other != nil && other != r
+	}
+	if taken(r.agentName) {
 		uid, name := r.uid, r.agentName
+		for n := r.attempt; taken(name); n++ {
+			name = fmt.Sprintf("%s-%d", r.agentName, n)
+		}
+		r.agentName = name
 		b.first = append(b.first, sqlWrite(func(ctx context.Context, q *dbgen.Queries) error {
 			return q.RenameAgent(ctx, dbgen.RenameAgentParams{Uid: pgUUID(uid), AgentName: name})
 		}))

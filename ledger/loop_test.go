@@ -275,8 +275,19 @@ func TestWhatATaskRemembersOfItsPreemptorsIsBounded(t *testing.T) {
 
 func TestATaskPreemptedByHandComesBackBesideItsOldAgent(t *testing.T) {
 	t.Parallel()
+	t.Run("next name free", func(t *testing.T) { comesBackBeside(t, "trainer-2") })
+	t.Run("next name taken", func(t *testing.T) { comesBackBeside(t, "trainer-3", "trainer-2") })
+}
+
+// comesBackBeside preempts the task of agent trainer by hand while others have the
+// given names, and sees it run again on another.
+func comesBackBeside(t *testing.T, want string, names ...string) {
+	t.Parallel()
 	w := open(t)
-	w.makePool("a", 2)
+	w.makePool("a", float64(2+len(names)))
+	for _, name := range names {
+		w.run(sub("of "+name, "a", 1, 5, func(s *ledger.Submission) { s.AgentName = name }))
+	}
 	w.run(sub("train", "a", 1, 5, func(s *ledger.Submission) { s.OnPreempted, s.AgentName = ledger.Requeue, "trainer" }))
 	done := make(chan error, 1)
 	go func() {
@@ -286,7 +297,7 @@ func TestATaskPreemptedByHandComesBackBesideItsOldAgent(t *testing.T) {
 	for {
 		w.settle()
 		if x, err := w.Task(t.Context(), "default", "train"); err == nil && x.Preemptions == 1 && x.State == ledger.Running {
-			if x.AgentName != "trainer-2" {
+			if x.AgentName != want {
 				t.Errorf("its second agent is called %q", x.AgentName)
 			}
 			break
