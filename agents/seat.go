@@ -202,6 +202,13 @@ func (f fenced) SaveState(ctx context.Context, launchID string, timeout time.Dur
 	return f.Bridge.SaveState(ctx, launchID, timeout)
 }
 
+func (f fenced) Call(ctx context.Context, r bridge.CallRequest) (bridge.CallResult, error) {
+	if err := f.mayAct(ctx); err != nil {
+		return bridge.CallResult{}, err
+	}
+	return f.Bridge.Call(ctx, r)
+}
+
 func (f fenced) Kill(ctx context.Context, launchID string, timeout time.Duration) error {
 	if err := f.mayAct(ctx); err != nil {
 		return err

@@ -29,7 +29,11 @@ func TestAFencedBridgeWaitsBeforeItActs(t *testing.T) {
 		"run":    func(ctx context.Context) error { return b.Run(ctx, "l.1", bridge.Entry{Method: "run"}) },
 		"cancel": func(ctx context.Context) error { _, err := b.Cancel(ctx, "l.1", "t", time.Second); return err },
 		"save":   func(ctx context.Context) error { _, err := b.SaveState(ctx, "l.1", time.Second); return err },
-		"kill":   func(ctx context.Context) error { return b.Kill(ctx, "l.1", time.Second) },
+		"call": func(ctx context.Context) error {
+			_, err := b.Call(ctx, bridge.CallRequest{Pickled: []byte("x"), Kind: bridge.CallRestorer, Argument: []byte(`{}`)})
+			return err
+		},
+		"kill": func(ctx context.Context) error { return b.Kill(ctx, "l.1", time.Second) },
 	} {
 		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 		if err := act(ctx); !errors.Is(err, errFenced) {

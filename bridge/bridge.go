@@ -59,6 +59,11 @@ type Bridge interface {
 	// Ping returns nil when the agent's worker answers within the timeout.
 	Ping(ctx context.Context, launchID string, timeout time.Duration) error
 
+	// Call runs a pickled callable with one argument in a worker process of its own, which ends with it, by
+	// force when the timeout comes first. A callable that fails is not an error but a result that says so.
+	// Asked again after an unknown outcome it runs again: it keeps no agent, and nothing remembers it.
+	Call(ctx context.Context, req CallRequest) (CallResult, error)
+
 	// Kill removes the agent and returns nil only once it was seen gone: its process has ended and
 	// its node has the resources back. It works in every state, stops a launch under way, and is nil
 	// for a launch that never existed (which can then not be launched later either). CodeTimeout
@@ -134,7 +139,8 @@ type LaunchRequest struct {
 	RayNamespace string `json:"ray_namespace,omitempty"`
 
 	// ClassPath is "module:Class". Pickled replaces it: base64 of cloudpickle of
-	// {"class", "args", "kwargs"}. Either is loaded inside the worker only.
+	// {"class", "args", "kwargs"}, plain or in an envelope that says which versions made it
+	// (python/src/schedulemesh/bridge/pickled.py). Either is loaded inside the worker only.
 	ClassPath string          `json:"class_path,omitempty"`
 	Pickled   string          `json:"pickled,omitempty"`
 	Methods   []Method        `json:"methods,omitempty"`
@@ -197,6 +203,39 @@ type SavedState struct {
 	Default  bool            `json:"default,omitempty"` // not the class's own: it has no save_state, or that failed
 	TimedOut bool            `json:"timed_out,omitempty"`
 	Error    string          `json:"error,omitempty"`
+}
+
+// CallKind says what a callable is for, which decides what it is given and what it may return.
+type CallKind string
+
+// The kinds of calls.
+const (
+	// CallPreserver is called with a TaskState, made of the argument's fields, and returns a dict.
+	CallPreserver CallKind = "preserver"
+	// CallRestorer is called with the argument as a dict. False, or a dict whose "success" is false, is a failure.
+	CallRestorer CallKind = "restorer"
+)
+
+// CallRequest is a callable to be run once.
+type CallRequest struct {
+	Pickled    []byte          `json:"pickled"` // cloudpickle of the callable, plain or in an envelope
+	Kind       CallKind        `json:"kind"`
+	Name       string          `json:"name,omitempty"`    // of the callable, for messages
+	Argument   json.RawMessage `json:"argument"`          // object
+	NodeID     string          `json:"node_id,omitempty"` // preferred, not required
+	RuntimeEnv json.RawMessage `json:"runtime_env,omitempty"`
+	Timeout    time.Duration   `json:"-"` // from being asked to the answer; 0: 10 s
+}
+
+// DefaultCallTimeout is CallRequest.Timeout when it is 0.
+const DefaultCallTimeout = 10 * time.Second
+
+// CallResult is what a callable returned, or why it did not.
+type CallResult struct {
+	Result   json.RawMessage `json:"result,omitempty"` // a preserver's is an object
+	TimedOut bool            `json:"timed_out,omitempty"`
+	Error    string          `json:"error,omitempty"`
+	Detail   string          `json:"detail,omitempty"` // a traceback, if there is one
 }
 
 // AgentState is where an agent is in its life.
@@ -310,6 +349,7 @@ type Code string
 // The codes.
 const (
 	CodeImportFailed      Code = "import_failed"      // the class could not be imported or unpickled
+	CodeVersionMismatch   Code = "version_mismatch"   // it was pickled with another Python or Ray
 	CodeInvalidClass      Code = "invalid_class"      // it is not a class, or takes no name and labels
 	CodeConstructorFailed Code = "constructor_failed" // it raised
 	CodeRestoreFailed     Code = "restore_failed"     // restore_state raised
@@ -428,6 +468,21 @@ func (e *Entry) Validate() error {
 		return errf(CodeBadRequest, "%q is not the name of a public method", e.Method)
 	}
 	return cmp.Or(shaped("args", e.Args, '['), shaped("kwargs", e.Kwargs, '{'))
+}
+
+// Validate finds what is wrong with a call before it is sent anywhere.
+func (r *CallRequest) Validate() error {
+	switch {
+	case len(r.Pickled) == 0:
+		return errf(CodeBadRequest, "pickled is empty")
+	case r.Kind != CallPreserver && r.Kind != CallRestorer:
+		return errf(CodeBadRequest, "%q is no kind of call", r.Kind)
+	case len(r.Argument) == 0:
+		return errf(CodeBadRequest, "argument is missing")
+	case r.Timeout < 0:
+		return errf(CodeBadRequest, "the timeout is negative")
+	}
+	return cmp.Or(shaped("argument", r.Argument, '{'), shaped("runtime_env", r.RuntimeEnv, '{'))
 }
 
 // shaped wants JSON that begins with open, or nothing, or null.

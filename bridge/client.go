@@ -146,6 +146,20 @@ func (c *Client) Ping(ctx context.Context, launchID string, timeout time.Duratio
 	return err
 }
 
+// Call implements Bridge.
+func (c *Client) Call(ctx context.Context, req CallRequest) (CallResult, error) {
+	if err := req.Validate(); err != nil {
+		return CallResult{}, err
+	}
+	timeout := cmp.Or(req.Timeout, DefaultCallTimeout)
+	ctx, stop := context.WithTimeout(ctx, timeout+slack)
+	defer stop()
+	return post[CallResult](ctx, c, "call", struct {
+		CallRequest
+		Timeout float64 `json:"timeout"`
+	}{req, timeout.Seconds()})
+}
+
 // Kill implements Bridge.
 func (c *Client) Kill(ctx context.Context, launchID string, timeout time.Duration) error {
 	ctx, stop := context.WithTimeout(ctx, timeout+slack)

@@ -678,6 +678,32 @@ func (f *Fake) Ping(ctx context.Context, launchID string, _ time.Duration) error
 	return f.finished("ping")
 }
 
+// Call implements Bridge. It knows the callables of schedulemesh.testing.handlers, pickled by PickleOf.
+func (f *Fake) Call(ctx context.Context, req CallRequest) (CallResult, error) {
+	if err := req.Validate(); err != nil {
+		return CallResult{}, err
+	}
+	if n := len(req.Pickled)/3*4 + len(req.Argument); n > MaxBody {
+		return CallResult{}, errf(CodeTooLarge, "the request has over %d bytes, at most %d are allowed", n, MaxBody)
+	}
+	if err := f.begin(ctx, "call", req.Name); err != nil {
+		return CallResult{}, err
+	}
+	broken := f.broken
+	r, hangs := fakeCall(req)
+	if err := f.finished("call"); err != nil {
+		return CallResult{}, err
+	}
+	if hangs {
+		timeout := cmp.Or(req.Timeout, DefaultCallTimeout)
+		if err := f.waitFor(ctx, broken, timeout); err != nil {
+			return CallResult{}, err
+		}
+		return CallResult{TimedOut: true, Error: fmt.Sprintf("the %s %s did not return within %s", req.Kind, req.Name, timeout)}, nil
+	}
+	return r, nil
+}
+
 // Kill implements Bridge.
 func (f *Fake) Kill(ctx context.Context, launchID string, _ time.Duration) error {
 	if err := f.begin(ctx, "kill", launchID); err != nil {

@@ -1,6 +1,7 @@
 package bridge
 
 import (
+	"encoding/base64"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -26,6 +27,9 @@ func fakeClassOf(a *fakeAgent) (fakeClass, *Error) {
 	module, name, ok := strings.Cut(a.req.ClassPath, ":")
 	switch {
 	case a.req.Pickled != "":
+		if raw, err := base64.StdEncoding.DecodeString(a.req.Pickled); err == nil && string(raw) == PickledElsewhere {
+			return c, errf(CodeVersionMismatch, "the class cannot be loaded: %s", fakeMismatch)
+		}
 		return c, nil
 	case !ok || module == "" || name == "":
 		return c, errf(CodeInvalidClass, "%q is not of the form module:Class", a.req.ClassPath)

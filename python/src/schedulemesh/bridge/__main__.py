@@ -105,6 +105,7 @@ async def serve(args: argparse.Namespace, token: str) -> None:
 
     from schedulemesh.bridge import actors
     from schedulemesh.bridge.agents import Agents
+    from schedulemesh.bridge.caller import Caller
     from schedulemesh.bridge.events import Events
     from schedulemesh.bridge.server import Server, about
     from schedulemesh.bridge.store import Store
@@ -123,7 +124,8 @@ async def serve(args: argparse.Namespace, token: str) -> None:
     agents = Agents(args.deployment, namespace, session, store, events)
     await agents.nodes.look(force=True)
     await asyncio.gather(agents.recover(), asyncio.to_thread(actors.export))
-    server = Server(agents, store, events, about(args.deployment, session, namespace), token)
+    hello = about(args.deployment, session, namespace)
+    server = Server(agents, Caller(agents.nodes), store, events, hello, token)
     runner = web.AppRunner(server.app(), access_log=None, handle_signals=False, shutdown_timeout=1.0)
     await runner.setup()
     if args.socket:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import logging
 from typing import Any
 
@@ -10,7 +9,7 @@ import ray
 from ray import cloudpickle
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from schedulemesh.bridge import worker
+from schedulemesh.bridge import pickled, worker
 from schedulemesh.bridge.errors import bad_request
 
 log = logging.getLogger(__name__)
@@ -71,7 +70,8 @@ def agent_class(methods: Methods) -> Any:
     found = _classes.get(methods)
     if found is None:
         # Workers need not have this package: the class travels whole.
-        cloudpickle.register_pickle_by_value(importlib.import_module(worker.__name__))
+        for module in (worker, pickled):
+            cloudpickle.register_pickle_by_value(module)
         for name, group in _GROUPS.items():
             ray.method(concurrency_group=group)(getattr(worker.AgentHost, name))
         body: dict[str, Any] = {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import hmac
 import json
 import logging
@@ -15,6 +16,8 @@ from aiohttp import web
 
 from schedulemesh.bridge import logs
 from schedulemesh.bridge.agents import Agents
+from schedulemesh.bridge.caller import Caller
+from schedulemesh.bridge.calls import KINDS
 from schedulemesh.bridge.errors import BridgeError, bad_request
 from schedulemesh.bridge.events import Events
 from schedulemesh.bridge.store import CLAIM_RENEW, Store
@@ -41,9 +44,16 @@ class Server:
     """
 
     def __init__(
-        self, agents: Agents, store: Store, events: Events, about: dict[str, Any], token: str
+        self,
+        agents: Agents,
+        caller: Caller,
+        store: Store,
+        events: Events,
+        about: dict[str, Any],
+        token: str,
     ) -> None:
         self._agents = agents
+        self._caller = caller
         self._store = store
         self._events = events
         self._about = about
@@ -63,6 +73,7 @@ class Server:
                 web.post("/v1/cancel", self.cancel),
                 web.post("/v1/save_state", self.save_state),
                 web.post("/v1/ping", self.ping),
+                web.post("/v1/call", self.call),
                 web.post("/v1/kill", self.kill),
                 web.get("/v1/agents", self.list),
                 web.get("/v1/nodes", self.nodes),
@@ -182,6 +193,25 @@ class Server:
         body = await _body(request)
         await self._agents.ping(_text(body, "launch_id"), _seconds(body, "timeout", 10.0))
         return _json({})
+
+    async def call(self, request: web.Request) -> web.Response:
+        body = await _body(request)
+        kind, name, node_id = _text(body, "kind"), _text(body, "name"), _text(body, "node_id")
+        if kind not in KINDS:
+            raise bad_request(f"kind is {kind!r}, it must be {' or '.join(KINDS)}")
+        argument, runtime_env = body.get("argument"), body.get("runtime_env")
+        if not isinstance(argument, dict):
+            raise bad_request(f"argument is a {type(argument).__name__}, it must be a dict")
+        if runtime_env is not None and not isinstance(runtime_env, dict):
+            raise bad_request(f"runtime_env is a {type(runtime_env).__name__}, it must be a dict")
+        try:
+            code = base64.b64decode(body.get("pickled") or "", validate=True)
+        except (TypeError, ValueError) as error:
+            raise bad_request(f"pickled is not base64: {error}") from None
+        if not code:
+            raise bad_request("pickled is empty")
+        timeout = _seconds(body, "timeout", 10.0)
+        return _json(await self._caller.call(code, kind, name, argument, node_id, runtime_env, timeout))
 
     async def kill(self, request: web.Request) -> web.Response:
         body = await _body(request)

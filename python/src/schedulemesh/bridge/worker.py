@@ -1,8 +1,9 @@
 """What runs inside an agent's worker process, around the user's object.
 
 This module travels to the worker by value (see :func:`schedulemesh.bridge.actors.agent_class`), so that a
-worker needs nothing of ours installed. It may import the standard library only, and every answer to the
-sidecar is made of plain values or JSON text: the sidecar must never unpickle a user's object.
+worker needs nothing of ours installed. It may import the standard library and what travels along with it
+(:mod:`schedulemesh.bridge.pickled`), and every answer to the sidecar is made of plain values or JSON text:
+the sidecar must never unpickle a user's object.
 
 Threads: the user's entry and public methods run in Ray's default group, ``cancel``, ``save_state`` and
 ``ping`` in the group ``control``, and the sidecar's one outstanding question (:meth:`AgentHost.sm_watch`)
@@ -18,7 +19,6 @@ import inspect
 import json
 import math
 import os
-import pickle
 import sys
 import threading
 import time
@@ -26,6 +26,8 @@ import traceback
 import types
 from collections.abc import Callable, Iterator
 from typing import Any
+
+from schedulemesh.bridge.pickled import Mismatch, load
 
 #: The largest entry result, in characters of JSON, that is kept; of a longer one only its start.
 MAX_RESULT = 1 << 20
@@ -185,7 +187,12 @@ class AgentHost:
         args, kwargs = list(spec["args"] or []), dict(spec["kwargs"] or {})
         try:
             if spec["pickled"]:
-                loaded = pickle.loads(base64.b64decode(spec["pickled"]))
+                loaded = load(base64.b64decode(spec["pickled"]))
+                if not (isinstance(loaded, dict) and "class" in loaded):
+                    raise _Refused(
+                        "import_failed",
+                        f"the pickle holds a {type(loaded).__name__}, not a class to be built",
+                    )
                 found: Any = loaded["class"]
                 args = [*loaded.get("args", ()), *args]
                 kwargs = {**loaded.get("kwargs", {}), **kwargs}
@@ -195,6 +202,10 @@ class AgentHost:
                 found = importlib.import_module(module)
                 for part in name.split("."):
                     found = getattr(found, part)
+        except _Refused:
+            raise
+        except Mismatch as error:
+            raise _Refused("version_mismatch", f"the class cannot be loaded: {error}") from None
         except BaseException as error:
             message, detail = describe(error)
             raise _Refused("import_failed", message, detail) from None

@@ -1,0 +1,1 @@
+"""What runs inside actors, as user code names it."""
