@@ -50,6 +50,7 @@ type Pool struct {
 	wg     sync.WaitGroup
 
 	up      atomic.Bool
+	hello   atomic.Pointer[bridge.Hello] // of the cluster that was claimed last
 	upMu    sync.Mutex
 	upCh    chan struct{} // closed when up
 	downErr error
@@ -123,7 +124,8 @@ func (p *Pool) Up() (bool, error) {
 	return p.up.Load(), p.downErr
 }
 
-func (p *Pool) setUp() {
+func (p *Pool) setUp(hello bridge.Hello) {
+	p.hello.Store(&hello)
 	p.upMu.Lock()
 	defer p.upMu.Unlock()
 	if !p.up.Swap(true) {

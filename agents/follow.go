@@ -59,7 +59,7 @@ func (p *Pool) connect() error {
 	if err := p.readNodes(); err != nil {
 		return err
 	}
-	p.setUp()
+	p.setUp(hello)
 	p.o.Metrics.bridgeUp(true)
 	p.log.Info("connected to Ray", "cluster", p.o.Cluster, "ray", hello.RayVersion, "python", hello.PythonVersion, "address", hello.RayAddress)
 	p.complain("reconciling", p.reconcile())

@@ -137,6 +137,17 @@ func (s *Seat) Up() (bool, error) {
 	return false, nil
 }
 
+// Hello is what the sidecar said when it was connected last: of the cluster whose
+// agents this server runs. Nothing until then, and on a server that does not lead.
+func (s *Seat) Hello() bridge.Hello {
+	if p, _ := s.current(); p != nil {
+		if hello := p.hello.Load(); hello != nil {
+			return *hello
+		}
+	}
+	return bridge.Hello{}
+}
+
 // Logs reads what a task's agent printed, as Pool.Logs does. Only the server that
 // leads can.
 func (s *Seat) Logs(ctx context.Context, ns, taskID, stream string, offset, limit int64) (string, int64, bool, error) {

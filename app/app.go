@@ -292,13 +292,21 @@ func (a *App) handler() (http.Handler, error) {
 	r.Get("/healthz", func(w http.ResponseWriter, _ *http.Request) { plain(w, http.StatusOK, "ok") })
 	r.Get("/readyz", a.readyz)
 	r.Handle("/metrics", promhttp.HandlerFor(a.registry, promhttp.HandlerOpts{Registry: a.registry}))
-	api.New(api.Deps{Ledger: a.ledger, Logs: a.agents.Load(), Metrics: a.figures, Logger: a.log, Version: Version()}).Mount(r)
+	api.New(api.Deps{Ledger: a.ledger, Logs: a.agents.Load(), Metrics: a.figures, Logger: a.log, Version: Version(), Server: a.about}).Mount(r)
 	view := view.New(a.ledger, a.agents.Load(), view.Options{Logger: a.log})
 	site := pages.New(view, view, view, pages.Options{Logger: a.log, SignOut: "/sign-out", Version: Version()})
 	r.Mount("/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		site.ServeHTTP(w, r.WithContext(pages.WithUser(r.Context(), auth.User(r.Context()))))
 	}))
 	return r, nil
+}
+
+// about says what this server is.
+func (a *App) about(ctx context.Context) (api.Server, error) {
+	deployment, err := a.ledger.Deployment(ctx)
+	ray := a.agents.Load().Hello()
+	return api.Server{Version: Version(), Deployment: deployment, URL: a.URL(),
+		RayAddress: ray.RayAddress, RayVersion: ray.RayVersion, PythonVersion: ray.PythonVersion}, err
 }
 
 func plain(w http.ResponseWriter, status int, text string) {
@@ -337,11 +345,25 @@ func (a *App) URL() string {
 	return "http://" + net.JoinHostPort(host, strconv.Itoa(addr.Port))
 }
 
+// OnLoopback says whether only this machine reaches the server.
+func (a *App) OnLoopback() bool { return a.listener.Addr().(*net.TCPAddr).IP.IsLoopback() }
+
 // SignInURL is a link that signs a browser in.
 func (a *App) SignInURL() string { return a.auth.SignInURL(a.URL()) }
 
 // Token is the first access token.
 func (a *App) Token() string { return a.auth.Token() }
+
+// Deployment identifies the database to Ray clusters.
+func (a *App) Deployment(ctx context.Context) (string, error) { return a.ledger.Deployment(ctx) }
+
+// Ray gives the address and the id of the cluster this server is, or was last, connected
+// to, empty before the first time, and whether somebody runs its agents now.
+func (a *App) Ray() (address, cluster string, up bool) {
+	up, _ = a.agents.Load().Up()
+	hello := a.agents.Load().Hello()
+	return hello.RayAddress, hello.ClusterID, up
+}
 
 // Ledger is the door to quota and tasks, for tests.
 func (a *App) Ledger() *ledger.Ledger { return a.ledger }

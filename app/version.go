@@ -2,8 +2,15 @@ package app
 
 import "runtime/debug"
 
-// Version is the module's version, or the commit a development build was made from.
+// release is the version of a released build: -ldflags "-X …/app.release=1.2.3".
+var release string
+
+// Version is the release, the module's version, or the commit a development build
+// was made from.
 func Version() string {
+	if release != "" {
+		return release
+	}
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
 		return "dev"

@@ -34,8 +34,10 @@ type Deps struct {
 	Logs    Logs
 	Metrics Metrics // nil: kept in memory
 	Logger  *slog.Logger
-	Version string           // of the server, for the OpenAPI document
-	Now     func() time.Time // nil: time.Now
+	Version string // of the server, for the OpenAPI document
+	// Server says what this server is; nil: only its version.
+	Server func(context.Context) (Server, error)
+	Now    func() time.Time // nil: time.Now
 	// Heartbeat is how often an idle event stream says that it lives; 0: 15 s.
 	Heartbeat time.Duration
 }
@@ -45,6 +47,7 @@ type API struct {
 	ledger    Ledger
 	logs      Logs
 	metrics   Metrics
+	server    func(context.Context) (Server, error)
 	now       func() time.Time
 	heartbeat time.Duration
 	log       *slog.Logger
@@ -56,7 +59,7 @@ type API struct {
 
 // New registers every operation.
 func New(d Deps) *API {
-	a := &API{ledger: d.Ledger, logs: d.Logs, metrics: d.Metrics, now: d.Now, heartbeat: d.Heartbeat, log: d.Logger}
+	a := &API{ledger: d.Ledger, logs: d.Logs, metrics: d.Metrics, server: d.Server, now: d.Now, heartbeat: d.Heartbeat, log: d.Logger}
 	if a.now == nil {
 		a.now = time.Now
 	}
@@ -71,6 +74,9 @@ func New(d Deps) *API {
 	}
 	if d.Version == "" {
 		d.Version = "dev"
+	}
+	if a.server == nil {
+		a.server = func(context.Context) (Server, error) { return Server{Version: d.Version}, nil }
 	}
 
 	a.router = chi.NewRouter()
@@ -93,6 +99,7 @@ func New(d Deps) *API {
 	a.registerAgents()
 	a.registerEvents(v1)
 	a.registerNamespaces()
+	a.registerServer()
 	a.registerDocs()
 	a.root = chi.NewRouter()
 	a.Mount(a.root)

@@ -164,6 +164,7 @@ func config(version string) huma.Config {
 				{Name: "Agents", Description: "Ray actors that hold quota: one made by each submitted task, or made to wait for work."},
 				{Name: "Events", Description: "Everything that happens, as it happens."},
 				{Name: "Namespaces", Description: "Isolated sets of pools, tasks and policy."},
+				{Name: "Server", Description: "The server itself."},
 			},
 		},
 		Formats:       map[string]huma.Format{"application/json": format, "json": format, problem.ContentType: format},

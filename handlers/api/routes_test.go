@@ -137,6 +137,8 @@ func TestRoutes(t *testing.T) {
 		"agent named like a route": {"GET", "/api/v1/agents/ensure-health", "", nil, "Agent", "default", []any{"ensure-health"}, 200, nil},
 		"delete agent":             {"DELETE", "/api/v1/agents/a1?force=true&destroy_pg=true", "", nil, "DeleteAgent", "default", []any{"a1", true, "api"}, 204, nil},
 		"namespaces":               {"GET", "/api/v1/namespaces", "", nil, "Namespaces", "", nil, 200, map[string]any{"items.name": "default"}},
+		"server": {"GET", "/api/v1/server", "", nil, "", "", nil, 200,
+			map[string]any{"version": "1.2.3", "deployment": "d", "ray_address": "10.0.0.4:6379", "ray_version": "2.60.0", "python_version": "3.11.7", "url": "http://127.0.0.1:1"}},
 		"page of events": {"GET", "/api/v1/events?after=4&limit=1", "", []string{"Accept", "application/json"}, "Events", "default", []any{int64(4), 1}, 200,
 			map[string]any{"items.id": 5.0, "next_cursor": "5"}},
 	}
@@ -201,7 +203,7 @@ func TestEveryRouteIsTested(t *testing.T) {
 			}
 		}
 	}
-	if n != 45 {
+	if n != 46 {
 		t.Errorf("there are %d operations; add the new one to the tests, then change this number", n)
 	}
 }
