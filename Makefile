@@ -19,7 +19,7 @@ help: ## This list
 
 .PHONY: run
 run: build ## Postgres, Ray, sidecar and server on this machine, and the link to sign in
-	@exec bin/server up --with-parent
+	@exec bin/server up --parent $$PPID
 
 .PHONY: test
 test: ## Linters, generated code, Go and Python tests; what is missing is skipped with a word (never with CI=true)

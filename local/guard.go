@@ -232,9 +232,9 @@ func withoutVariable(environment []string, name string) []string {
 	return kept
 }
 
-// WatchParent calls stop when the process that started us is gone, killed perhaps.
-func WatchParent(ctx context.Context, stop func()) {
-	parent := os.Getppid()
+// WatchParent calls stop when parent, the process that started us, is gone, killed
+// perhaps. It may be gone before we could ask who it was: so it is said, not asked.
+func WatchParent(ctx context.Context, parent int, stop func()) {
 	tick := time.NewTicker(200 * time.Millisecond)
 	defer tick.Stop()
 	for {

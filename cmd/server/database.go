@@ -103,16 +103,22 @@ type databaseSettings struct{ url, data string }
 
 func (d *databaseSettings) register(s *settings) {
 	s.text(&d.url, "database", "URL", "DATABASE_URL", "", "the Postgres; without it, the one of a running `server up`")
-	s.text(&d.data, "data", "DIR", "SCHEDULEMESH_DATA", ".data", "where that one keeps its data")
+	s.text(&d.data, "data", "DIR", "SCHEDULEMESH_DATA", "", dataUsage("where that one keeps its data"))
 }
 
 func (d *databaseSettings) find() (string, error) {
 	if d.url != "" {
 		return d.url, nil
 	}
+	if d.data == "" {
+		var err error
+		if d.data, err = defaultData(); err != nil {
+			return "", err
+		}
+	}
 	note, err := os.ReadFile(databaseNote(d.data))
 	if errors.Is(err, os.ErrNotExist) {
-		return "", fmt.Errorf("no database: set DATABASE_URL, as postgres://user:password@host:5432/name, or have `server up` running in this directory")
+		return "", fmt.Errorf("no database: set DATABASE_URL, as postgres://user:password@host:5432/name, or have `server up` running here, or name its directory with --data")
 	}
 	return strings.TrimSpace(string(note)), err
 }

@@ -4,6 +4,8 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -52,7 +54,8 @@ func TestHelpIsOnStandardOutputAndMistakesOnTheOther(t *testing.T) {
 		"not a whole number":        {"up", "--ray-cpus", "four"},
 		"set DATABASE_URL":          {"serve"},
 		"none of debug, info":       {"serve", "--database", "postgres://x/y", "--log-level", "loud"},
-		"`server up` running in":    {"verify", "--data", t.TempDir()},
+		"`server up` running here":  {"verify", "--data", t.TempDir()},
+		"inside --data":             {"up", "--data", t.TempDir(), "--ray-session", "../elsewhere"},
 		"neither json nor text":     {"serve", "--database", "postgres://x/y", "--log-format", "xml"},
 		"run this in a checkout of": {"up", "--data", t.TempDir(), "--database", "postgres://x/y", "--python-project", t.TempDir()},
 	} {
@@ -122,6 +125,7 @@ type upInMake struct {
 	server int // process id
 	url    string
 	data   string
+	notice string // file, where others of the user find the server
 	said   strings.Builder
 }
 
@@ -143,7 +147,7 @@ func startUp(t *testing.T) *upInMake {
 		t.Fatal(err)
 	}
 	u := &upInMake{data: filepath.Join(dir, "data")}
-	makefile := fmt.Sprintf("run:\n\t@echo $$$$; exec %s up --with-parent --bridge-url fake --data %s\n", self, u.data)
+	makefile := fmt.Sprintf("run:\n\t@echo $$$$; exec %s up --parent $$PPID --bridge-url fake --data %s\n", self, u.data)
 	if err := os.WriteFile(filepath.Join(dir, "Makefile"), []byte(makefile), 0o644); err != nil {
 		t.Fatal(err)
 	}
@@ -153,7 +157,7 @@ func startUp(t *testing.T) *upInMake {
 			u.cmd.Env = append(u.cmd.Env, v)
 		}
 	}
-	u.cmd.Env = append(u.cmd.Env, serverVariable+"=1")
+	u.cmd.Env = append(u.cmd.Env, serverVariable+"=1", "XDG_STATE_HOME="+dir)
 	u.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // a terminal of its own, as it were
 	pipe, err := u.cmd.StdoutPipe()
 	if err != nil {
@@ -178,6 +182,7 @@ func startUp(t *testing.T) *upInMake {
 			u.url = found[1]
 		}
 	}
+	u.notice = filepath.Join(dir, "schedulemesh", "servers", fmt.Sprint(u.server)+".json")
 	return u
 }
 
@@ -211,6 +216,16 @@ func TestCtrlCStopsEverything(t *testing.T) {
 	if note, err := os.ReadFile(filepath.Join(u.data, "url")); err != nil || strings.TrimSpace(string(note)) != u.url {
 		t.Errorf("the address for scripts is %q, %v, not %s", note, err, u.url)
 	}
+	var says serverNotice
+	text, err := os.ReadFile(u.notice)
+	if err := errors.Join(err, json.Unmarshal(text, &says)); err != nil {
+		t.Fatal(err)
+	}
+	host, _ := os.Hostname()
+	if want := (serverNotice{PID: u.server, Host: host, URL: u.url, TokenFile: filepath.Join(u.data, "token"), Data: u.data,
+		Deployment: says.Deployment, RayAddress: says.RayAddress, Parent: u.cmd.Process.Pid}); says != want || says.Deployment == "" {
+		t.Errorf("the notice says %+v, not %+v", says, want)
+	}
 	if code, out, errs := call(t, nil, "verify", "--data", u.data); code != 0 || out != "" {
 		t.Errorf("verify beside the running server: %d, %q, %q", code, out, errs)
 	}
@@ -223,8 +238,8 @@ func TestCtrlCStopsEverything(t *testing.T) {
 			t.Errorf("it did not say %q:\n%s", want, said)
 		}
 	}
-	if u.postgresRuns() {
-		t.Error("Postgres still runs")
+	if u.postgresRuns() || exists(u.notice) {
+		t.Errorf("Postgres still runs: %v; others still find the server: %v", u.postgresRuns(), exists(u.notice))
 	}
 	if info, err := os.Stat(filepath.Join(u.data, "token")); err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("the token: %v, %v", info, err)
@@ -254,9 +269,9 @@ func TestKilledServerTakesItsPostgresAlong(t *testing.T) {
 	_ = u.ended(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
-	for note := databaseNote(u.data); u.postgresRuns() || exists(note); time.Sleep(50 * time.Millisecond) {
+	for note := databaseNote(u.data); u.postgresRuns() || exists(note) || exists(u.notice); time.Sleep(50 * time.Millisecond) {
 		if ctx.Err() != nil {
-			t.Fatalf("after the kill: Postgres runs: %v, %s is there: %v", u.postgresRuns(), note, exists(note))
+			t.Fatalf("after the kill: Postgres runs: %v; there are %s: %v, %s: %v", u.postgresRuns(), note, exists(note), u.notice, exists(u.notice))
 		}
 	}
 }

@@ -110,14 +110,17 @@ container or a unit file calls. It migrates the database, connects to a sidecar
 			if c.database == "" {
 				return fmt.Errorf("no database: set DATABASE_URL to a Postgres, or run `server up`, which brings one")
 			}
-			a, err := app.New(ctx, c.config(slog.New(handler)))
+			logger := slog.New(handler)
+			a, err := app.New(ctx, c.config(logger))
 			if err != nil {
 				return err
 			}
 			if err := a.Start(ctx); err != nil {
 				return err
 			}
+			forget := announce(ctx, a, serverNotice{TokenFile: c.tokenFile}, logger)
 			<-ctx.Done()
+			_ = forget(ctx)
 			stopCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.shutdownTimeout+5*time.Second)
 			defer cancel()
 			return a.Stop(stopCtx)

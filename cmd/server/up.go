@@ -24,7 +24,9 @@ type upSettings struct {
 	project          string
 	rayCPUs, rayGPUs int
 	rayStore         int
-	withParent       bool
+	temporary        bool
+	raySession       string
+	parent           int
 }
 
 func upCommand() *command {
@@ -37,16 +39,21 @@ Brings up a whole ScheduleMesh on this machine and prints a link to it: an
 embedded Postgres, unless DATABASE_URL names one; a Python environment with Ray,
 unless SCHEDULEMESH_PYTHON names one; a Ray head, unless RAY_ADDRESS names a
 cluster; the sidecar and the server. What it makes is kept in one directory, so
-that the next start goes on where this one ended. Ctrl-C stops all of it.`,
+that the next start goes on where this one ended. Ctrl-C stops all of it.
+
+Outside a checkout of ScheduleMesh it needs SCHEDULEMESH_PYTHON; ` + "`schedulemesh up`" + `
+of the Python package sets it.`,
 		settings: func(s *settings) {
-			s.text(&c.data, "data", "DIR", "SCHEDULEMESH_DATA", ".data", "keeps the database, the token and the logs")
+			s.text(&c.data, "data", "DIR", "SCHEDULEMESH_DATA", "", dataUsage("keeps the database, the token and the logs"))
 			s.text(&c.server.database, "database", "URL", "DATABASE_URL", "", "a Postgres to use instead of our own")
 			s.text(&c.venv, "venv", "DIR", "SCHEDULEMESH_VENV", ".venv", "the Python environment to make or use")
-			s.text(&c.project, "python-project", "DIR", "SCHEDULEMESH_PYTHON_PROJECT", "python", "where requirements.lock and the schedulemesh package are")
+			s.text(&c.project, "python-project", "DIR", "SCHEDULEMESH_PYTHON_PROJECT", pythonProject, "where requirements.lock and the schedulemesh package are")
 			s.number(&c.rayCPUs, "ray-cpus", "SCHEDULEMESH_RAY_CPUS", max(8, runtime.NumCPU()), "logical CPUs of our Ray head; may be more than there are")
 			s.number(&c.rayGPUs, "ray-gpus", "SCHEDULEMESH_RAY_GPUS", 0, "logical GPUs of our Ray head; 0 counts the real ones")
 			s.number(&c.rayStore, "ray-object-store", "SCHEDULEMESH_RAY_OBJECT_STORE", 200, "MiB of shared memory for our Ray head's objects")
-			s.toggle(&c.withParent, "with-parent", "", "stop when the process that started this one is gone")
+			s.toggle(&c.temporary, "temporary", "", "keep the data in a directory of its own that is removed at the end, instead of --data")
+			s.text(&c.raySession, "ray-session", "NAME", "", "", "serve one life of a Ray cluster: keep its data under that name inside --data, and stop when the cluster is gone")
+			s.number(&c.parent, "parent", "", 0, "stop when the process with this id, which started this one, is gone")
 			c.server.register(s, "text")
 		},
 		run: func(ctx context.Context, io stdio, args []string) error {
@@ -55,8 +62,8 @@ that the next start goes on where this one ended. Ctrl-C stops all of it.`,
 			}
 			ctx, stop := context.WithCancel(ctx)
 			defer stop()
-			if c.withParent {
-				go local.WatchParent(ctx, stop)
+			if c.parent != 0 {
+				go local.WatchParent(ctx, c.parent, stop)
 			}
 			return c.up(ctx, io)
 		},
@@ -83,7 +90,7 @@ func (c *upSettings) up(ctx context.Context, out stdio) (err error) {
 		for i := len(stops) - 1; i >= 0; i-- {
 			err = errors.Join(err, stops[i](stopCtx))
 		}
-		if ctx.Err() != nil {
+		if ctx.Err() != nil && !c.temporary {
 			say("stopped; the data is kept in %s", c.data)
 		}
 	}()
@@ -91,9 +98,11 @@ func (c *upSettings) up(ctx context.Context, out stdio) (err error) {
 	if _, err := local.StartGuard(); err != nil {
 		return err
 	}
-	if err := c.prepareData(); err != nil {
+	remove, err := c.prepareData()
+	if err != nil {
 		return err
 	}
+	stops = append(stops, remove)
 	log, logger, err := c.openLog(out)
 	if err != nil {
 		return err
@@ -103,7 +112,7 @@ func (c *upSettings) up(ctx context.Context, out stdio) (err error) {
 	// Closed when a part that must run has ended by itself.
 	var postgresDone, rayDone <-chan struct{}
 	if c.server.database == "" {
-		pg, err := local.StartPostgres(ctx, local.PostgresOptions{Dir: filepath.Join(c.data, "postgres"), Progress: progress})
+		pg, err := local.StartPostgres(ctx, local.PostgresOptions{Dir: filepath.Join(c.data, "postgres"), Volatile: c.temporary, Progress: progress})
 		if err != nil {
 			return err
 		}
@@ -150,20 +159,32 @@ func (c *upSettings) up(ctx context.Context, out stdio) (err error) {
 	if forget, err = note(filepath.Join(c.data, "url"), a.URL()); err != nil {
 		return err
 	}
-	stops = append(stops, forget)
-	if why := awaitReady(ctx, a.URL()); why != "" {
+	stops = append(stops, forget, announce(ctx, a, serverNotice{TokenFile: c.server.tokenFile, Data: c.data, Parent: c.parent}, logger))
+	withRay, gone := context.WithCancel(ctx)
+	defer gone()
+	if c.raySession != "" {
+		go func() { awaitRayGone(ctx, a); gone() }()
+	}
+	why := awaitReady(withRay, a.URL())
+	if why != "" && withRay.Err() != nil && ctx.Err() == nil {
+		return fmt.Errorf("the Ray cluster at %s cannot be used:\n%s", c.server.rayAddress, why)
+	}
+	if why != "" {
 		say("not everything is ready yet:\n%s", why)
 	}
 	fmt.Fprintf(out.out, "\n  ScheduleMesh is up (%s)\n\n    %s\n    sign in:  %s\n\n  Logs are in %s. Ctrl-C stops everything.\n\n",
 		time.Since(started).Round(100*time.Millisecond), a.URL(), a.SignInURL(), log.Name())
 
 	select {
-	case <-ctx.Done():
-		return nil
 	case <-postgresDone:
 		return fmt.Errorf("our Postgres ended by itself: see %s", filepath.Join(c.data, "postgres", "postgres.log"))
 	case <-rayDone:
 		return errors.New("our Ray head ended by itself: start again, and give it more memory if it was killed for that")
+	case <-withRay.Done(): // or ctx
+		if ctx.Err() == nil {
+			say("the Ray cluster is gone")
+		}
+		return nil
 	}
 }
 
@@ -194,24 +215,41 @@ func awaitReady(ctx context.Context, url string) (why string) {
 }
 
 // prepareData makes the directory for what is kept, and fills in what lives there.
-func (c *upSettings) prepareData() error {
-	data, err := filepath.Abs(c.data)
-	if err != nil {
-		return err
+func (c *upSettings) prepareData() (remove func(context.Context) error, err error) {
+	remove = func(context.Context) error { return nil }
+	if c.temporary {
+		guard, err := local.StartGuard()
+		if err != nil {
+			return remove, err
+		}
+		if c.data, err = local.TemporaryDir(); err != nil {
+			return remove, err
+		}
+		guard.Remove(c.data)
+		remove = func(context.Context) error { return os.RemoveAll(c.data) }
+	}
+	if c.data == "" {
+		if c.data, err = defaultData(); err != nil {
+			return remove, err
+		}
+	}
+	if c.raySession != "" && !filepath.IsLocal(c.raySession) {
+		return remove, fmt.Errorf("--ray-session %q is not the name of a directory inside --data", c.raySession)
+	}
+	if c.data, err = filepath.Abs(filepath.Join(c.data, c.raySession)); err != nil {
+		return remove, err
 	}
 	// Not 0700: the user that runs Postgres for root passes through. Secrets in it are 0600.
-	if err := os.MkdirAll(data, 0o755); err != nil {
-		return fmt.Errorf("no place for the data: %w; choose one with --data", err)
+	if err := os.MkdirAll(c.data, 0o755); err != nil {
+		return remove, fmt.Errorf("no place for the data: %w; choose one with --data", err)
 	}
-	c.data = data
 	if c.server.tokenFile == "" {
-		c.server.tokenFile = filepath.Join(data, "token")
+		c.server.tokenFile = filepath.Join(c.data, "token")
 	}
-	if c.server.runDir != "" {
-		return nil
+	if c.server.runDir == "" {
+		c.server.runDir, err = local.RunDir(filepath.Join(c.data, "run"))
 	}
-	c.server.runDir, err = local.RunDir(filepath.Join(data, "run"))
-	return err
+	return remove, err
 }
 
 // note leaves a line in a file where others look while this runs: `server verify`
@@ -249,8 +287,8 @@ func (c *upSettings) ensurePython(ctx context.Context, progress local.Progress) 
 		return nil
 	}
 	lock := filepath.Join(c.project, "requirements.lock")
-	if _, err := os.Stat(lock); err != nil {
-		return fmt.Errorf("%s is not here: run this in a checkout of ScheduleMesh, or set SCHEDULEMESH_PYTHON to a Python with Ray and the schedulemesh package", lock)
+	if !inCheckout(c.project) {
+		return fmt.Errorf("%s is not here: run this in a checkout of ScheduleMesh, or set SCHEDULEMESH_PYTHON to a Python with Ray and the schedulemesh package (`schedulemesh up` of that package does)", lock)
 	}
 	c.server.python, err = local.EnsurePython(ctx, local.PythonOptions{
 		Dir: c.venv, Locks: []string{lock}, Project: c.project, Base: os.Getenv("PYTHON"), Progress: progress,

@@ -30,7 +30,7 @@ func main() {
 
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
-	go local.WatchParent(ctx, stop)
+	go local.WatchParent(ctx, os.Getppid(), stop)
 	r := &run{ci: os.Getenv("CI") == "true", started: time.Now(), race: strings.Fields(*race), packages: *packages, pattern: *pattern}
 	err := r.everything(ctx, steps(*only))
 	if err != nil {
