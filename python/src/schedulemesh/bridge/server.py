@@ -20,7 +20,7 @@ from schedulemesh.bridge.caller import Caller
 from schedulemesh.bridge.calls import KINDS
 from schedulemesh.bridge.errors import BridgeError, bad_request
 from schedulemesh.bridge.events import Events
-from schedulemesh.bridge.store import CLAIM_RENEW, Store
+from schedulemesh.bridge.store import CLAIM_RENEW, Store, read_claim
 
 log = logging.getLogger(__name__)
 
@@ -109,7 +109,7 @@ class Server:
             return _error(BridgeError("internal", f"{type(error).__name__}: {error}", unknown=True), 500)
 
     async def hello(self, _: web.Request) -> web.Response:
-        claim = await asyncio.to_thread(self._store.read_claim)
+        claim = await asyncio.to_thread(read_claim)
         if claim is not None:
             claim = {"deployment": claim["deployment"], "url": claim["url"]}
         return _json({**self._about, "claim": claim})

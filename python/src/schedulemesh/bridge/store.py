@@ -23,6 +23,17 @@ CLAIM_TTL = 15.0
 CLAIM_RENEW = 4.0
 
 
+def read_claim() -> dict[str, Any] | None:
+    """The live claim on the cluster: ``{"deployment", "url", "session", "renewed_at"}``, or ``None``."""
+    value = internal_kv._internal_kv_get(CLAIM, namespace=KV_NAMESPACE)
+    if value is None:
+        return None
+    claim: dict[str, Any] = json.loads(value)
+    if time.time() - claim.get("renewed_at", 0) > CLAIM_TTL:
+        return None
+    return claim
+
+
 class Store:
     """The KV as one deployment sees it.
 
@@ -55,23 +66,13 @@ class Store:
                 records.append(json.loads(value))
         return records
 
-    def read_claim(self) -> dict[str, Any] | None:
-        """The live claim on the cluster: ``{"deployment", "url", "session", "renewed_at"}``, or ``None``."""
-        value = internal_kv._internal_kv_get(CLAIM, namespace=KV_NAMESPACE)
-        if value is None:
-            return None
-        claim: dict[str, Any] = json.loads(value)
-        if time.time() - claim.get("renewed_at", 0) > CLAIM_TTL:
-            return None
-        return claim
-
     def claim(self, url: str, force: bool) -> None:
         """Claim the cluster for this deployment.
 
         Raises:
             BridgeError: ``claimed``, when another live deployment has it.
         """
-        held = self.read_claim()
+        held = read_claim()
         if held is not None and held["deployment"] != self.deployment and not force:
             raise BridgeError(
                 "claimed",
@@ -88,7 +89,7 @@ class Store:
 
     def renew(self, url: str) -> bool:
         """Keep the claim alive. False when another deployment has taken it over."""
-        held = self.read_claim()
+        held = read_claim()
         if held is not None and held["deployment"] != self.deployment:
             return False
         self._put_claim(url, overwrite=True)
@@ -96,7 +97,7 @@ class Store:
 
     def release_claim(self) -> None:
         """Give the claim back, if this sidecar holds it."""
-        held = self.read_claim()
+        held = read_claim()
         if held is not None and held["session"] == self.session:
             internal_kv._internal_kv_del(CLAIM, namespace=KV_NAMESPACE)
 

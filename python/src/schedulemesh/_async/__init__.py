@@ -1,0 +1,1 @@
+"""The client and the schedulers, as coroutines. ``schedulemesh._sync`` is generated from here."""

@@ -1,0 +1,19 @@
+"""What coroutines and plain functions do differently: sleeping, and calls that block."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+async def sleep(seconds: float) -> None:
+    """Let others go on for so long."""
+    await asyncio.sleep(seconds)
+
+
+async def blocking(call: Callable[[], T]) -> T:
+    """The result of a call that blocks, such as one of Ray's, made on a thread."""
+    return await asyncio.to_thread(call)

@@ -1,0 +1,2 @@
+# Generated from schedulemesh/_async by scripts/unasync; edit that.
+"""The client and the schedulers, as plain calls."""

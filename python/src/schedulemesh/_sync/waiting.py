@@ -1,0 +1,19 @@
+"""What coroutines and plain functions do differently: sleeping, and calls that block."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+def sleep(seconds: float) -> None:
+    """Do nothing for so long."""
+    time.sleep(seconds)
+
+
+def blocking(call: Callable[[], T]) -> T:
+    """The result of a call, made here and now."""
+    return call()

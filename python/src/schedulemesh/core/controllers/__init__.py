@@ -1,0 +1,1 @@
+"""The schedulers, as user code names them."""
