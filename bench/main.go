@@ -85,6 +85,7 @@ var measurements = []struct {
 	{"replicas", (*bench).replicas},
 	{"recover", (*bench).recover},
 	{"preemption", (*bench).preemption},
+	{"sdk", (*bench).sdk},
 }
 
 // bench is one run.

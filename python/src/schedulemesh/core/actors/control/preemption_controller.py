@@ -35,3 +35,12 @@ class TaskState:
     estimated_duration: float | None = None
     started_at: float | None = None
     attempt: int = 1
+
+
+def __getattr__(name: str) -> Any:
+    # Here for those who look for it beside TaskState; workers never ask for it.
+    if name == "PreemptionPolicy":
+        from schedulemesh.core.policy import PreemptionPolicy
+
+        return PreemptionPolicy
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

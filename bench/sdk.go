@@ -1,0 +1,32 @@
+package main
+
+import (
+	"context"
+	_ "embed"
+	"os"
+	"os/exec"
+
+	"github.com/schedulemesh/schedulemesh/local"
+)
+
+//go:embed sdk.py
+var sdkBeside string
+
+// sdk compares the Python SDK, as a script uses it, with plain Ray on the same cluster.
+func (b *bench) sdk(ctx context.Context) error {
+	ray, err := local.StartRay(ctx, local.RayOptions{Python: b.python, NumCPUs: 8})
+	if err != nil {
+		return err
+	}
+	defer func() { _ = ray.Stop(context.WithoutCancel(ctx)) }()
+	s, err := b.start(ctx, "--python", b.python, "--ray-address", ray.Address())
+	if err != nil {
+		return err
+	}
+	defer s.stop()
+	script := exec.CommandContext(ctx, b.python, "-c", sdkBeside, ray.Address())
+	script.Env = append(os.Environ(), ray.Env()...)
+	script.Env = append(script.Env, "SCHEDULEMESH_URL=http://"+s.addr, "SCHEDULEMESH_TOKEN="+benchToken)
+	script.Stdout, script.Stderr = os.Stdout, os.Stderr
+	return script.Run()
+}
