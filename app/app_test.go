@@ -81,6 +81,15 @@ const class = `"actor_class": "schedulemesh.testing.agents:Counter"`
 func TestTheWholeServerAnswersOnOnePort(t *testing.T) {
 	t.Parallel()
 	a := start(t, app.Config{DatabaseURL: testdb.New(t)})
+	deployment, err := a.Deployment(t.Context())
+	address, cluster, up := a.Ray()
+	if err != nil || deployment == "" || address == "" || cluster == "" || !up {
+		t.Errorf("deployment %q, %v; Ray %q, %q, %v", deployment, err, address, cluster, up)
+	}
+	if r := send(t, a, "GET", "/api/v1/server", ""); r.status != 200 || !strings.Contains(r.body, `"deployment":"`+deployment+`","ray_address":"`+address+`"`) ||
+		!strings.Contains(r.body, `"url":"`+a.URL()+`"`) {
+		t.Errorf("%+v", r)
+	}
 	if r := send(t, a, "POST", "/api/v1/pools", `{"name": "p", "resources": {"cpu": 2}}`); r.status != 201 {
 		t.Fatalf("%+v", r)
 	}

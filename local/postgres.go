@@ -261,7 +261,7 @@ func commandLine(pid int) (string, error) {
 func (p *Postgres) ensureData(ctx context.Context, opts PostgresOptions, as *account) (string, error) {
 	passwordFile := filepath.Join(p.dir, "password")
 	if version, err := os.ReadFile(filepath.Join(p.data, "PG_VERSION")); err == nil {
-		major, _, _ := strings.Cut(string(postgresVersion), ".")
+		major, _, _ := strings.Cut(postgresVersion, ".")
 		if got := strings.TrimSpace(string(version)); got != major {
 			return "", fmt.Errorf("the database in %s was made by Postgres %s and this is %s: move it away, or run it with its own Postgres and set DATABASE_URL", p.data, got, major)
 		}
