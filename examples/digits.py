@@ -29,6 +29,7 @@ class DigitsTraining:
 
     def __init__(self, seed: int = 0) -> None:
         import numpy as np
+        from sklearn.base import clone  # type: ignore[import-untyped]
         from sklearn.datasets import load_digits  # type: ignore[import-untyped]
         from sklearn.linear_model import SGDClassifier  # type: ignore[import-untyped]
 
@@ -45,7 +46,7 @@ class DigitsTraining:
         self._train = features[:TRAIN_IMAGES], digits[:TRAIN_IMAGES]
         self._test = features[TRAIN_IMAGES:], digits[TRAIN_IMAGES:]
         self._digits = np.unique(digits)
-        self._model = SGDClassifier(
+        self._untrained = SGDClassifier(
             loss="log_loss",
             alpha=1e-6,
             learning_rate="invscaling",  # shrinks with t_, which is therefore part of the state
@@ -54,6 +55,7 @@ class DigitsTraining:
             shuffle=False,  # we shuffle
             random_state=0,
         )
+        self._model = clone(self._untrained)
 
     def train_step(self) -> None:
         """One epoch: some 10 ms."""
@@ -80,8 +82,10 @@ class DigitsTraining:
     def load(self, state: dict[str, Any]) -> None:
         """Continue from what :meth:`state` gave."""
         import numpy as np
+        from sklearn.base import clone
 
         self.seed, self.step = int(state["seed"]), int(state["step"])
+        self._model = clone(self._untrained)
         if self.step:
             self._model.classes_ = self._digits
             self._model.coef_ = np.array(state["coef_"], dtype=np.float64)

@@ -7,19 +7,22 @@ import time
 from typing import Any
 
 from examples.digits import DigitsTraining
-from schedulemesh.core.agent_actor import AgentActor
-from schedulemesh.core.reporting import report_metrics
+from schedulemesh.core.agents import MetricsReportingAgent
 
 #: Every so many steps it says how far it is.
 REPORT_EVERY = 50
 
 
-class TrainingAgentActor(AgentActor):
-    """Trains a classifier of handwritten digits.
+class TrainingAgentActor(MetricsReportingAgent):
+    """Trains a classifier of handwritten digits: when its task's entry calls ``train``, or by itself, in a
+    thread of its own, when it was given a supervisor to report to.
 
     Args:
         name: the agent's name.
         labels: ``training_stage`` among them says what this training is called.
+        supervisor: what ``scheduler.supervisor_handle()`` gave.
+        report_interval: seconds between reports of figures, at least; 0 for one every
+            :data:`REPORT_EVERY` steps.
         steps: how many epochs make the training.
         seed: two trainings with the same seed see the images in the same order.
         **kwargs: kept as ``self.options``.
@@ -29,19 +32,23 @@ class TrainingAgentActor(AgentActor):
         self,
         name: str,
         labels: dict[str, str] | None = None,
+        supervisor: Any = None,
+        report_interval: float = 0.0,
         steps: int = 1200,
         seed: int = 0,
         **kwargs: Any,
     ) -> None:
-        super().__init__(name, labels, **kwargs)
+        super().__init__(name, labels, supervisor=supervisor, report_interval=report_interval, **kwargs)
         self.steps = steps
         self.training = DigitsTraining(seed)
         self.resumed_from = 0
         # Held for a step: what is saved while a step runs is the state after it, never half of it.
         self._stepping = threading.Lock()
+        if supervisor is not None:
+            threading.Thread(target=self.train, name="training", daemon=True).start()
 
-    def train(self, task_id: str) -> dict[str, Any]:
-        """Train until all steps are made or ``cancel(task_id)`` is called.
+    def train(self, task_id: str | None = None) -> dict[str, Any]:
+        """Train until all steps are made or ``cancel(task_id)`` is called; without an id, any cancel counts.
 
         Returns:
             ``{"status": "completed" | "cancelled", "stage", "step", "steps", "resumed_from", "accuracy",
@@ -49,8 +56,6 @@ class TrainingAgentActor(AgentActor):
             this attempt.
         """
         started = time.monotonic()
-        if self.resumed_from:
-            print(f"resumes from step {self.resumed_from} of {self.steps}", flush=True)
         while self.training.step < self.steps and not self.is_cancelled(task_id):
             with self._stepping:
                 self.training.train_step()
@@ -79,10 +84,13 @@ class TrainingAgentActor(AgentActor):
 
     def restore_state(self, state: dict[str, Any]) -> None:
         super().restore_state(state)
-        self.training.load(state)
-        self.resumed_from = self.training.step
+        with self._stepping:  # it may train already
+            self.training.load(state)
+            self.resumed_from = self.training.step
+        print(f"resumes from step {self.resumed_from} of {self.steps}", flush=True)
 
     def _report(self) -> None:
-        step, accuracy = self.training.step, self.training.accuracy()
+        with self._stepping:
+            step, accuracy = self.training.step, self.training.accuracy()
         print(f"step {step} of {self.steps}, accuracy {accuracy:.3f}", flush=True)
-        report_metrics({"step": step, "steps": self.steps, "accuracy": accuracy})
+        self.report_metrics({"step": step, "steps": self.steps, "accuracy": accuracy})

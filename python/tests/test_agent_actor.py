@@ -49,10 +49,12 @@ def test_state_goes_round() -> None:
 
 def test_cancelled_ids_do_not_pile_up() -> None:
     agent = AgentActor("a", {})
+    assert not agent.is_cancelled()
     for i in range(5000):
         agent.cancel(f"t{i}")
     assert not agent.is_cancelled("t0")
     assert agent.is_cancelled("t4999")
+    assert agent.is_cancelled()
 
 
 def test_metrics_outside_an_agent_go_nowhere_and_say_so() -> None:

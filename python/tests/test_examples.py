@@ -56,9 +56,10 @@ def test_the_same_seed_ends_with_the_same_weights_and_another_does_not() -> None
 
 
 @pytest.mark.parametrize("stopped_at", [0, 1, 7, STEPS])
-def test_interrupted_and_undisturbed_end_exactly_alike(stopped_at: int) -> None:
+@pytest.mark.parametrize("begun", [0, 3])
+def test_interrupted_and_undisturbed_end_exactly_alike(stopped_at: int, begun: int) -> None:
     state = json.loads(json.dumps(trained(stopped_at).state()))
-    resumed = DigitsTraining(seed=99)  # the state's seed counts
+    resumed = trained(begun, seed=99)  # the state's seed counts
     resumed.load(state)
     assert resumed.step == stopped_at
     while resumed.step < STEPS:
@@ -153,6 +154,41 @@ def test_what_is_saved_during_a_step_is_the_state_after_it() -> None:
     saving.join()
     assert {key: saved[0][key] for key in trained(4).state()} == trained(4).state()
     assert saved[0]["accuracy"] == trained(4).accuracy()
+
+
+class Supervisor:
+    """Hears what an agent reports."""
+
+    def __init__(self) -> None:
+        self.heard: list[dict[str, Any]] = []
+        self.hears = threading.Event()
+
+    def report_metrics(self, agent: str, metrics: dict[str, Any]) -> bool:
+        self.heard.append({"agent": agent, **metrics})
+        self.hears.set()
+        return True
+
+
+def test_one_with_a_supervisor_trains_by_itself_until_it_is_cancelled() -> None:
+    supervisor = Supervisor()
+    agent = TrainingAgentActor("a", {}, supervisor=supervisor, report_interval=1000.0, steps=10**9, seed=1)
+    assert supervisor.hears.wait(30)
+    agent.cancel("whatever its task is called")
+    training = next(thread for thread in threading.enumerate() if thread.name == "training")
+    training.join(10)
+    state = agent.save_state()
+    assert state["step"] >= 50
+    assert supervisor.heard == [
+        {"agent": "a", "step": 50, "steps": 10**9, "accuracy": trained(50).accuracy()}
+    ]
+
+    # One that is made for the task's next attempt may have begun anew before it is given the state.
+    other = TrainingAgentActor("b", {}, supervisor=Supervisor(), steps=state["step"] + 5, seed=77)
+    other.restore_state(json.loads(json.dumps(state)))
+    for thread in threading.enumerate():
+        if thread.name == "training":
+            thread.join(30)
+    assert other.training.fingerprint() == trained(state["step"] + 5).fingerprint()
 
 
 def test_progress_is_printed_the_way_the_demo_reads_it(capsys: pytest.CaptureFixture[str]) -> None:

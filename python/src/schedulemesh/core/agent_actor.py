@@ -88,10 +88,11 @@ class AgentActor:
             stop.set()
         return {"success": True, "task_id": task_id, "agent": self.name, "was_running": bool(running)}
 
-    def is_cancelled(self, task_id: str) -> bool:
-        """Whether ``cancel`` was called for this task: for loops of your own to look at."""
+    def is_cancelled(self, task_id: str | None = None) -> bool:
+        """Whether ``cancel`` was called for this task: for loops of your own to look at. Without an id:
+        whether it was called at all, for an agent with one task whose id it need not know."""
         with self._lock:
-            return task_id in self._cancelled
+            return bool(self._cancelled) if task_id is None else task_id in self._cancelled
 
     def save_state(self) -> dict[str, Any]:
         """The agent's state as a JSON object. The base class saves its name, labels and count of tasks."""
