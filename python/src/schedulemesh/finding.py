@@ -134,7 +134,7 @@ def _connect(keep: bool) -> Found:
             )
         try:
             outlives = keep and not owns_ray
-            started = local.start(cluster, keep=outlives, say=log.warning)
+            started = local.start(cluster, keep=outlives, say=log.info)
         except local.LocalError as error:
             raise ServerNotFound(
                 f"no ScheduleMesh server was found, and none could be started: {error}"

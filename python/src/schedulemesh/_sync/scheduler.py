@@ -95,9 +95,10 @@ class RayScheduler:
         """Connect. Further calls do nothing."""
         if self._open_client is not None or self._closed:
             return
-        from schedulemesh import finding
+        from schedulemesh import finding, logs
         from schedulemesh.mirror import Mirror
 
+        logs.show()
         if self._state_path is not None:
             self._mirror = Mirror(self._state_path, self.name)
         keep = self.detached or self._attach
