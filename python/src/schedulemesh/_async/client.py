@@ -376,6 +376,7 @@ class AsyncClient:
                             yield cast(types.Event, event)
             except httpx.TransportError:
                 await self._call("GET", "/server", space=False)  # waits for it, or says that it is gone
+            await sleep(0.05)
 
     # The wire.
 

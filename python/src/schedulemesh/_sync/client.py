@@ -377,6 +377,7 @@ class Client:
                             yield cast(types.Event, event)
             except httpx.TransportError:
                 self._call("GET", "/server", space=False)  # waits for it, or says that it is gone
+            sleep(0.05)
 
     # The wire.
 
