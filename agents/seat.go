@@ -3,7 +3,6 @@ package agents
 import (
 	"context"
 	"errors"
-	"fmt"
 	"sync"
 	"time"
 
@@ -157,11 +156,7 @@ func (s *Seat) Logs(ctx context.Context, ns, taskID, stream string, offset, limi
 	if _, _, err := s.o.Ledger.LaunchOf(ctx, ns, taskID); err != nil {
 		return "", 0, false, err
 	}
-	message := "the log cannot be read: no server reaches the Ray cluster right now, try again"
-	if _, url := s.o.Ledger.Leader(s.o.Cluster); url != "" {
-		message = fmt.Sprintf("the log cannot be read here: ask the server that runs the cluster's agents, %s", url)
-	}
-	return "", 0, false, &ledger.Error{Code: string(bridge.CodeUnavailable), Message: message}
+	return "", 0, false, s.elsewhere("the log cannot be read")
 }
 
 var errFenced = errors.New("this server could not renew its lease")

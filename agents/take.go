@@ -81,7 +81,7 @@ func (p *Pool) take(j ledger.Job) {
 	if phase == "saving" {
 		rep = ledger.TakeReport{Phase: "killing", Saved: map[sched.ID]ledger.SaveOutcome{}}
 		p.each(j, func(t ledger.JobTask, mu *sync.Mutex) {
-			out, ok := p.save(j)
+			out, ok := p.save(j, t)
 			mu.Lock()
 			defer mu.Unlock()
 			if ok {
@@ -143,19 +143,6 @@ func (p *Pool) cancelTask(j ledger.Job, t ledger.JobTask) ledger.CancelOutcome {
 	}
 	c := res.(bridge.CancelResult)
 	return ledger.CancelOutcome{Success: c.Success, Error: c.Error}
-}
-
-func (p *Pool) save(j ledger.Job) (ledger.SaveOutcome, bool) {
-	res, err := p.again(func() (any, error) { return p.b.SaveState(p.ctx, j.LaunchID, j.SaveTimeout) })
-	if err != nil {
-		if absent(err) {
-			return ledger.SaveOutcome{}, false // never ran in this attempt: what was saved before stays
-		}
-		_, message := explain(err)
-		return ledger.SaveOutcome{Error: message}, true
-	}
-	s := res.(bridge.SavedState)
-	return ledger.SaveOutcome{State: s.State, Error: s.Error}, true
 }
 
 func absent(err error) bool { return errors.Is(err, bridge.ErrAgentNotFound) }

@@ -292,7 +292,7 @@ func (a *App) handler() (http.Handler, error) {
 	r.Get("/healthz", func(w http.ResponseWriter, _ *http.Request) { plain(w, http.StatusOK, "ok") })
 	r.Get("/readyz", a.readyz)
 	r.Handle("/metrics", promhttp.HandlerFor(a.registry, promhttp.HandlerOpts{Registry: a.registry}))
-	api.New(api.Deps{Ledger: a.ledger, Logs: a.agents.Load(), Metrics: a.figures, Logger: a.log, Version: Version(), Server: a.about}).Mount(r)
+	api.New(api.Deps{Ledger: a.ledger, Logs: a.agents.Load(), Agents: a.agents.Load(), Metrics: a.figures, Logger: a.log, Version: Version(), Server: a.about}).Mount(r)
 	view := view.New(a.ledger, a.agents.Load(), view.Options{Logger: a.log})
 	site := pages.New(view, view, view, pages.Options{Logger: a.log, SignOut: "/sign-out", Version: Version()})
 	r.Mount("/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

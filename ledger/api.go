@@ -153,7 +153,7 @@ func (l *Ledger) learned(ch *changes, fresh []*row) {
 	var jobs []Job
 	if ch.basis.leads {
 		for _, r := range fresh {
-			if !r.works() || r.pool == nil || !l.leadsNow(r.pool.cluster) {
+			if !r.works() || !l.leadsNow(r.cluster()) {
 				continue
 			}
 			for _, j := range l.lane.book.jobOf(r) {

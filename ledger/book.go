@@ -301,6 +301,19 @@ func (r *row) onAgent() bool {
 	return r.kind != KindRegistered && r.state != Queued && r.state.Live()
 }
 
+// cluster is where the row's work is done: that of its pool or, for what is in none, of the
+// pool of that name.
+func (r *row) cluster() string {
+	p := r.pool
+	if p == nil {
+		p = r.space.pools[r.poolName]
+	}
+	if p == nil || p.cluster == "" {
+		return "local"
+	}
+	return p.cluster
+}
+
 // works reports whether the row may need work of the agents package.
 func (r *row) works() bool {
 	switch r.state {

@@ -24,7 +24,7 @@ type Job struct {
 	Kind     JobKind
 	UID      sched.ID // the row that holds the agent
 	Attempt  int
-	LaunchID string
+	LaunchID string // "" for a task whose agent is not ours: there is only its state to keep
 	Pool     string
 	// For JobLaunch. Spec is nil when it has to be read (after a restart, a requeue).
 	Namespace string

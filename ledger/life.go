@@ -314,14 +314,14 @@ func (b *batch) preemptByHand(r *row, actor string) error {
 		return refuse(ErrWrongState, "task %q is %s: only a running task can be preempted", r.taskID, r.state)
 	}
 	candidate := sched.Candidate{Task: r.uid, TaskName: r.taskID, Agent: r.agentID(), AgentName: r.agentName, Pool: r.poolName, Priority: r.priority, Reason: "manual"}
-	if r.pool == nil { // unmanaged: nobody can reach its agent
-		ok := false
-		state, _ := json.Marshal(map[string]any{"task_id": r.taskID, "pool_name": r.poolName, "labels": r.labels})
-		t := &taking{holder: r.uid, tasks: []sched.ID{r.uid}, phase: phaseGone,
-			result: map[sched.ID]takeResult{r.uid: {cancelSuccess: &ok, cancelError: "agent " + r.agentName + " is not managed here", savedState: state}}}
+	if r.pool == nil { // unmanaged: its agent cannot be told, but its state can be kept
+		no := false
+		t := &taking{holder: r.uid, tasks: []sched.ID{r.uid}, phase: phaseSaving, was: Running,
+			result: map[sched.ID]takeResult{r.uid: {cancelSuccess: &no, cancelError: "agent " + r.agentName + " is not managed here, so nobody told it to stop: stop its task yourself"}}}
+		b.change(r, func(r *row) { r.state, r.phase, r.reason, r.taking = Preempting, phaseSaving, "preempted by hand", t })
 		b.preempted(r, nil, t, candidate, sched.Resources{}, actor)
-		b.updatePreemption(r, t, b.now)
-		b.makeWay(r, t)
+		b.updatePreemption(r, t, time.Time{})
+		b.job(b.jobOf(r)[0])
 		return nil
 	}
 	h := b.rows[r.agentID()]

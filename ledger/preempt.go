@@ -20,14 +20,17 @@ type PreemptRequest struct {
 func (l *Ledger) Preempt(ctx context.Context, ns string, p PreemptRequest) (Preemption, error) {
 	taskID := p.TaskID
 	if taskID == "" {
-		agent, err := l.Agent(ctx, ns, p.AgentName)
+		on, err := l.q.TasksOnAgents(ctx, dbgen.TasksOnAgentsParams{Namespace: ns, Names: []string{p.AgentName}})
 		if err != nil {
-			return Preemption{}, err
+			return Preemption{}, l.lane.outward(err)
 		}
-		if len(agent.TaskIDs) == 0 {
+		if len(on) == 0 {
+			if _, err := l.Agent(ctx, ns, p.AgentName); err != nil {
+				return Preemption{}, err
+			}
 			return Preemption{}, refuse(ErrUnknownTask, "agent %q runs no task", p.AgentName)
 		}
-		taskID = agent.TaskIDs[0]
+		taskID = deref(on[0].TaskID)
 	}
 	attempt := 0
 	var uid sched.ID

@@ -304,19 +304,17 @@ func (l *Ledger) Work(ctx context.Context) ([]Job, error) {
 // jobOf says what a row in a working state needs done.
 func (b *book) jobOf(r *row) []Job {
 	j := Job{UID: r.uid, Attempt: r.attempt, LaunchID: r.launchID, Pool: r.poolName, Namespace: r.space.name, TaskID: r.taskID, AgentName: r.agentName}
-	if r.pool != nil {
-		j.Cluster = r.pool.cluster
-	}
+	j.Cluster = r.cluster()
 	switch {
 	case (r.state == Reserved || r.state == Launching) && len(r.victims) == 0:
 		j.Kind, j.Labels, j.Request, j.Node, j.Timeout = JobLaunch, r.labels, r.request, r.node, r.launch
 	case r.state == Stopping && len(r.victims) == 0:
 		j.Kind = JobStop
-	case r.state == Preempting && r.taking != nil && r.taking.holder != r.uid && r.kind != KindAgent && r.taking.byHand():
+	case r.state == Preempting && r.taking != nil && (r.taking.holder != r.uid || r.pool == nil) && r.kind != KindAgent && r.taking.byHand():
 		j.Kind, j.Phase, j.KeepAgent = JobTake, r.taking.phase, true
 		j.Tasks = []JobTask{{UID: r.uid, TaskID: r.taskID, Pool: r.poolName}}
 		if h := b.rows[r.taking.holder]; h != nil {
-			j.LaunchID = h.launchID
+			j.LaunchID = h.launchID // none when the agent is not ours
 		}
 	case r.state == Preempting && r.taking != nil && r.taking.holder == r.uid:
 		j.Kind, j.Phase = JobTake, r.taking.phase

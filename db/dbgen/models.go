@@ -146,6 +146,16 @@ type Server struct {
 	Heartbeat time.Time
 }
 
+type StateHandler struct {
+	NamespaceID   int64
+	PoolName      string
+	Preserver     []byte
+	PreserverName string
+	Restorer      []byte
+	RestorerName  string
+	UpdatedAt     time.Time
+}
+
 type Task struct {
 	Uid            pgtype.UUID
 	NamespaceID    int64

@@ -28,10 +28,11 @@ const (
 	defaultPriority  = 5.0
 )
 
-// Deps are what the API works with. Ledger and Logs are required.
+// Deps are what the API works with. Ledger, Logs and Agents are required.
 type Deps struct {
 	Ledger  Ledger
 	Logs    Logs
+	Agents  Agents
 	Metrics Metrics // nil: kept in memory
 	Logger  *slog.Logger
 	Version string // of the server, for the OpenAPI document
@@ -46,6 +47,7 @@ type Deps struct {
 type API struct {
 	ledger    Ledger
 	logs      Logs
+	agents    Agents
 	metrics   Metrics
 	server    func(context.Context) (Server, error)
 	now       func() time.Time
@@ -59,7 +61,7 @@ type API struct {
 
 // New registers every operation.
 func New(d Deps) *API {
-	a := &API{ledger: d.Ledger, logs: d.Logs, metrics: d.Metrics, server: d.Server, now: d.Now, heartbeat: d.Heartbeat, log: d.Logger}
+	a := &API{ledger: d.Ledger, logs: d.Logs, agents: d.Agents, metrics: d.Metrics, server: d.Server, now: d.Now, heartbeat: d.Heartbeat, log: d.Logger}
 	if a.now == nil {
 		a.now = time.Now
 	}
@@ -90,6 +92,7 @@ func New(d Deps) *API {
 	a.router.Mount("/v1", v1)
 	a.huma = humachi.New(v1.With(withBody, a.idempotent), config(d.Version))
 	a.registerPools()
+	a.registerHandlers()
 	a.registerHolds()
 	a.registerTasks(v1)
 	a.registerPreemption()

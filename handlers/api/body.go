@@ -19,7 +19,7 @@ import (
 	"github.com/schedulemesh/schedulemesh/handlers/api/problem"
 )
 
-// Caps of a body. Tasks and agents carry pickled classes and their arguments.
+// Caps of a body. Some carry pickled code and its arguments, or saved states.
 const (
 	maxLaunchBody = 64 << 20
 	maxBody       = 1 << 20
@@ -118,8 +118,10 @@ func withBody(next http.Handler) http.Handler {
 			return
 		}
 		limit := int64(maxBody)
-		if strings.HasSuffix(r.URL.Path, "/agents") {
-			limit = maxLaunchBody
+		for _, carries := range [...]string{"/agents", "/state-handlers", "/preemption/restore"} {
+			if strings.HasSuffix(r.URL.Path, carries) {
+				limit = maxLaunchBody
+			}
 		}
 		buf := buffers.Get().(*bytes.Buffer)
 		defer putBuffer(buf)

@@ -49,6 +49,9 @@ type fake struct {
 	panics  bool
 	node    ledger.Node
 	many    []ledger.Submitted
+
+	handlers ledger.StateHandlers
+	restored ledger.Restored
 }
 
 type kept struct {
@@ -146,6 +149,15 @@ func (f *fake) HoldNode(_ context.Context, id sched.NodeID, r ledger.HoldRequest
 func (f *fake) DeletePool(_ context.Context, ns, name, who string) error {
 	return f.asked("DeletePool", ns, name, who)
 }
+func (f *fake) PutStateHandlers(_ context.Context, ns string, h ledger.StateHandlers, who string) (ledger.StateHandlers, error) {
+	return f.handlers, f.asked("PutStateHandlers", ns, h, who)
+}
+func (f *fake) StateHandlers(_ context.Context, ns, pool string) (ledger.StateHandlers, error) {
+	return f.handlers, f.asked("StateHandlers", ns, pool)
+}
+func (f *fake) DeleteStateHandlers(_ context.Context, ns, pool, who string) error {
+	return f.asked("DeleteStateHandlers", ns, pool, who)
+}
 func (f *fake) CreateAgent(_ context.Context, ns string, s ledger.AgentSubmission) (ledger.Agent, error) {
 	return f.agent, f.asked("CreateAgent", ns, s)
 }
@@ -225,6 +237,13 @@ func (f *fake) Idempotent(ctx context.Context, ns, key string, print []byte, do 
 }
 func (f *fake) Logs(_ context.Context, ns, id, stream string, offset, limit int64) (string, int64, bool, error) {
 	return "step 1\n", offset + 7, true, f.asked("Logs", ns, id, stream, offset, limit)
+}
+
+// cluster is what needs Ray; it answers as its fake says.
+type cluster struct{ *fake }
+
+func (c cluster) Restore(_ context.Context, ns string, state json.RawMessage, timeout time.Duration) (ledger.Restored, error) {
+	return c.restored, c.asked("RestoreState", ns, state, timeout)
 }
 
 // arg is the i-th argument of the last call.
@@ -324,7 +343,7 @@ func newAPI(f *fake) *API {
 	if f.task.UID == (sched.ID{}) {
 		f.task = sampleTask()
 	}
-	return New(Deps{Ledger: f, Logs: f, Now: func() time.Time { return noon }, Heartbeat: 10 * time.Millisecond,
+	return New(Deps{Ledger: f, Logs: f, Agents: cluster{f}, Now: func() time.Time { return noon }, Heartbeat: 10 * time.Millisecond,
 		Server: func(context.Context) (Server, error) {
 			return Server{Version: "1.2.3", Deployment: "d", RayAddress: "10.0.0.4:6379", RayVersion: "2.60.0", PythonVersion: "3.11.7", URL: "http://127.0.0.1:1"}, nil
 		}})

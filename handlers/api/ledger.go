@@ -38,6 +38,10 @@ type Ledger interface {
 	HoldNode(ctx context.Context, id sched.NodeID, r ledger.HoldRequest) (ledger.Node, error)
 	DeletePool(ctx context.Context, ns, name, actor string) error
 
+	PutStateHandlers(ctx context.Context, ns string, h ledger.StateHandlers, actor string) (ledger.StateHandlers, error)
+	StateHandlers(ctx context.Context, ns, pool string) (ledger.StateHandlers, error)
+	DeleteStateHandlers(ctx context.Context, ns, pool, actor string) error
+
 	CreateAgent(ctx context.Context, ns string, a ledger.AgentSubmission) (ledger.Agent, error)
 	WaitAgent(ctx context.Context, ns string, uid sched.ID) (ledger.Agent, error)
 	Agent(ctx context.Context, ns, nameOrTaskID string) (ledger.Agent, error)
@@ -64,6 +68,13 @@ type Logs interface {
 	// offset, the offset to read on from, and whether nothing can follow. Text is
 	// valid UTF-8. A negative offset means the last -offset bytes.
 	Logs(ctx context.Context, ns, taskID, stream string, offset, limit int64) (text string, next int64, ended bool, err error)
+}
+
+// Agents does what needs the Ray cluster while a caller waits.
+type Agents interface {
+	// Restore gives a saved state, a JSON object, to the restorer of its pool. A restorer that fails is
+	// an answer, not an error. A timeout of 0 is one minute.
+	Restore(ctx context.Context, ns string, state json.RawMessage, timeout time.Duration) (ledger.Restored, error)
 }
 
 // Metrics keeps what agents report about themselves.

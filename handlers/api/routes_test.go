@@ -139,6 +139,14 @@ func TestRoutes(t *testing.T) {
 		"namespaces":               {"GET", "/api/v1/namespaces", "", nil, "Namespaces", "", nil, 200, map[string]any{"items.name": "default"}},
 		"server": {"GET", "/api/v1/server", "", nil, "", "", nil, 200,
 			map[string]any{"version": "1.2.3", "deployment": "d", "ray_address": "10.0.0.4:6379", "ray_version": "2.60.0", "python_version": "3.11.7", "url": "http://127.0.0.1:1"}},
+		"put state handlers": {"PUT", "/api/v1/pools/gp%2Fu/state-handlers", `{"preserver":"gASV","preserver_name":"keep","restorer":null}`, nil, "PutStateHandlers", "default",
+			[]any{ledger.StateHandlers{Pool: "gp/u", Preserver: &ledger.Handler{Name: "keep", Pickled: []byte{0x80, 4, 0x95}}}, "api"}, 200,
+			map[string]any{"pool": "gp/u", "preserver_name": "keep", "restorer_name": "", "updated_at": "2026-03-01T12:00:00.250Z"}},
+		"read state handlers":   {"GET", "/api/v1/pools/gpu/state-handlers?namespace=ns", "", nil, "StateHandlers", "ns", []any{"gpu"}, 200, map[string]any{"preserver_name": "keep"}},
+		"delete state handlers": {"DELETE", "/api/v1/pools/gpu/state-handlers", "", nil, "DeleteStateHandlers", "default", []any{"gpu", "api"}, 204, nil},
+		"restore a state": {"POST", "/api/v1/preemption/restore", `{"saved_state":{"task_id":"t","pool_name":"p","step":9},"timeout":2}`, nil, "RestoreState", "default",
+			[]any{json.RawMessage(`{"pool_name":"p","step":9,"task_id":"t"}`), 2 * time.Second}, 200,
+			map[string]any{"success": false, "error": "gone", "task_id": "t", "pool_name": "p", "restorer": "load"}},
 		"page of events": {"GET", "/api/v1/events?after=4&limit=1", "", []string{"Accept", "application/json"}, "Events", "default", []any{int64(4), 1}, 200,
 			map[string]any{"items.id": 5.0, "next_cursor": "5"}},
 	}
@@ -147,7 +155,9 @@ func TestRoutes(t *testing.T) {
 			f := &fake{
 				node: ledger.Node{ID: "n1", Cluster: "local", Total: sched.Resources{CPU: 8000}, Free: sched.Resources{CPU: 2000}, Agents: 3, Known: true,
 					Hold: ledger.Hold{State: ledger.Held, Reason: "fan", Actor: "ann", Since: noon}},
-				pool: pool, preempt: preemption, agent: ledger.Agent{Name: "a1", Namespace: "default", State: ledger.Launching}, tasks: ledger.Page[ledger.Task]{Items: []ledger.Task{sampleTask()}, Next: "next"},
+				handlers: ledger.StateHandlers{Pool: "gp/u", Preserver: &ledger.Handler{Name: "keep"}, UpdatedAt: noon},
+				restored: ledger.Restored{Error: "gone", TaskID: "t", Pool: "p", Restorer: "load"},
+				pool:     pool, preempt: preemption, agent: ledger.Agent{Name: "a1", Namespace: "default", State: ledger.Launching}, tasks: ledger.Page[ledger.Task]{Items: []ledger.Task{sampleTask()}, Next: "next"},
 				policy: ledger.PolicyVersion{Version: 3, Policy: sched.DefaultPolicy(), Author: "ann", CreatedAt: noon},
 				whatIf: ledger.WhatIfAnswer{PolicyVersion: 3, Changes: []sched.Change{{Field: "min_preempt_score", Old: "0.5", New: "2.0"}}, Task: &sched.Incoming{Pool: "gpu"},
 					Active: &ledger.Judgement{Decision: &sched.Decision{Outcome: sched.Preempt}, Safe: map[sched.Safe]int{sched.SafeTooFresh: 2},
@@ -203,7 +213,7 @@ func TestEveryRouteIsTested(t *testing.T) {
 			}
 		}
 	}
-	if n != 46 {
+	if n != 50 {
 		t.Errorf("there are %d operations; add the new one to the tests, then change this number", n)
 	}
 }

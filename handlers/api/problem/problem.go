@@ -68,7 +68,7 @@ var Codes = []Code{
 	{"insufficient_resources", 409, "Not enough free", "The pool has too little free and nobody may be preempted for it; the explanation says what is missing. Submit with on_insufficient=queue to wait."},
 	{"request_too_large", 409, "More than the pool ever has", "The request exceeds the whole capacity of the pool: it could never run."},
 	{"no_node_large_enough", 409, "No node is large enough", "The pool has the quota, but no single node of its cluster has this much."},
-	{"too_large", 413, "Body too large", "64 MiB for a task or an agent, 1 MiB for everything else."},
+	{"too_large", 413, "Body too large", "64 MiB for a task, an agent, state handlers and a state to restore, 1 MiB for everything else."},
 	{"unsupported_media_type", 415, "Not JSON", "Send application/json, not compressed."},
 	{"misdirected_request", 421, "Unknown host name", "The Host header names a host this server does not answer for. Allow it in the server's configuration."},
 	{"invalid", 422, "Invalid request", "Some field is missing, unknown, of the wrong type or out of range; errors lists them."},
