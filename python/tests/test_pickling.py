@@ -145,7 +145,7 @@ def test_what_cannot_be_pickled_is_named() -> None:
         def run(self) -> None:
             lock.acquire()
 
-    with pytest.raises(NotPicklable, match="class .*Holder cannot be pickled"):
+    with pytest.raises(NotPicklable, match=r"class .*Holder cannot be pickled"):
         pickling.launch_fields(Holder, None, None)
 
 
