@@ -49,7 +49,7 @@ type Victim struct {
 // cluster; where a cluster has no known nodes, quota alone decides.
 func (c *Core) Decide(in Incoming, now Time) Decision {
 	if pool, ok := c.pools[in.Pool]; ok {
-		if node, fits := c.fits(in.Request.Positive(), &pool); fits {
+		if node, fits := c.fits(in.Request.Positive(), &pool, in.Rooms); fits {
 			return Decision{Outcome: Admit, Node: node}
 		}
 	}
@@ -61,7 +61,7 @@ func (c *Core) decide(n *newcomer) Decision {
 	if !ok {
 		return refuse(unknownPool(n))
 	}
-	if node, fits := c.fits(n.Request, &pool); fits {
+	if node, fits := c.fits(n.Request, &pool, n.Rooms); fits {
 		return Decision{Outcome: Admit, Node: node}
 	}
 	p := c.problem(n, pool)
@@ -90,11 +90,11 @@ func (c *Core) preempt(n *newcomer, p *problem, chosen []seat) Decision {
 
 // fits reports whether a request has quota and room as things are, and where it
 // would sit: see bestNode, of which this is the usual, quick case.
-func (c *Core) fits(request Resources, pool *Pool) (best NodeID, fits bool) {
+func (c *Core) fits(request Resources, pool *Pool, rooms string) (best NodeID, fits bool) {
 	if !pool.Free.Covers(request) {
 		return "", false
 	}
-	nodes := c.nodes.byCluster[pool.Cluster]
+	nodes := c.places(pool, rooms)
 	var least int64
 	for _, node := range nodes {
 		if node.Held || !node.Room.Covers(request) {
@@ -104,7 +104,15 @@ func (c *Core) fits(request Resources, pool *Pool) (best NodeID, fits bool) {
 			best, least, fits = node.ID, waste, true
 		}
 	}
-	return best, fits || len(nodes) == 0
+	return best, fits || len(nodes) == 0 && rooms == ""
+}
+
+// places are the nodes on which a task of the pool may sit; see Incoming.Rooms.
+func (c *Core) places(pool *Pool, rooms string) []*Node {
+	if rooms == "" {
+		rooms = pool.Cluster
+	}
+	return c.nodes.byCluster[rooms]
 }
 
 // wasted is thousandths of what the request leaves on the node.

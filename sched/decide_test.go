@@ -326,3 +326,35 @@ func TestExplainSaysWhyEachTaskIsSafeAndWhatWouldChangeIt(t *testing.T) {
 		t.Errorf("%d verdicts, want 2", len(got))
 	}
 }
+
+// A placement group is a place like a node: its holder makes way for whoever fits there,
+// and room elsewhere is no room.
+func TestADecisionLooksAtThePlacesItIsTold(t *testing.T) {
+	nodes := NewNodes()
+	nodes.Put(Node{ID: "machine", Cluster: "local", Room: cpu(8), Total: cpu(8)})
+	nodes.Put(Node{ID: "group", Cluster: "groups", Room: Resources{}, Total: cpu(2)})
+	c := NewCore(DefaultPolicy(), nodes)
+	c.PutPool(Pool{Name: "a", Cluster: "local", Free: cpu(8), Ceiling: cpu(10)})
+	c.PutAgent(Agent{ID: id(1), Name: "holder", Pool: "a", Node: "group", Gives: cpu(2), Settled: true})
+	c.PutTask(Task{ID: id(1), Name: "holder", Agent: id(1), Pool: "a", Priority: 1000})
+	c.PutAgent(Agent{ID: id(2), Name: "other", Pool: "a", Node: "machine", Gives: cpu(2), Settled: true})
+	c.PutTask(Task{ID: id(2), Name: "other", Agent: id(2), Pool: "a", Priority: 0})
+
+	in := Incoming{ID: id(9), Pool: "a", Priority: 9000, Request: cpu(2), Rooms: "groups"}
+	d := c.Decide(in, later)
+	if d.Outcome != Preempt || d.Node != "group" || len(d.Victims) != 1 || d.Victims[0].AgentName != "holder" {
+		t.Errorf("%+v", d)
+	}
+	in.Request = cpu(3)
+	if d := c.Decide(in, later); d.Outcome != Refuse || d.Refusal.Code != NoNodeLargeEnough {
+		t.Errorf("%+v", d)
+	}
+	in.Request, in.Rooms = cpu(2), "none"
+	if d := c.Decide(in, later); d.Outcome != Refuse {
+		t.Errorf("without a place: %+v", d)
+	}
+	in.Rooms = ""
+	if d := c.Decide(in, later); d.Outcome != Admit || d.Node != "machine" {
+		t.Errorf("%+v", d)
+	}
+}

@@ -62,7 +62,11 @@ func (h *history) node(i int) {
 		total = h.amounts(3)
 	}
 	for _, n := range h.nodes {
-		n.Put(Node{ID: NodeID(fmt.Sprint("n", i)), Cluster: "local", Room: room, Total: total})
+		places := "local"
+		if i%3 == 2 {
+			places = "groups"
+		}
+		n.Put(Node{ID: NodeID(fmt.Sprint("n", i)), Cluster: places, Room: room, Total: total})
 	}
 }
 
@@ -226,6 +230,9 @@ func (h *history) incoming() Incoming {
 	in.Request = h.amounts(1 + h.IntN(4)*h.IntN(4))
 	if h.IntN(8) == 0 && len(h.live) > 0 {
 		in.PreemptedBy = []ID{h.live[h.IntN(len(h.live))], h.live[h.IntN(len(h.live))]}
+	}
+	if h.IntN(5) == 0 {
+		in.Rooms = "groups"
 	}
 	if h.IntN(10) == 0 && len(h.live) > 0 {
 		in.ID = h.live[h.IntN(len(h.live))]

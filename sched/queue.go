@@ -95,7 +95,7 @@ func (c *Core) Fits(pool string, request Resources) bool {
 	if !ok {
 		return false
 	}
-	_, fits := c.fits(request.Positive(), &p)
+	_, fits := c.fits(request.Positive(), &p, "")
 	return fits
 }
 
@@ -145,7 +145,7 @@ func (c *Core) Reserve(head Incoming, ends Ends, now Time) *Reservation {
 			r.spare = spared(own.Add(sum), request)
 		}
 	}
-	nodes := c.nodes.byCluster[pool.Cluster]
+	nodes := c.places(&pool, head.Rooms)
 	if len(nodes) == 0 || ends.Room == nil {
 		return r
 	}

@@ -153,11 +153,15 @@ func (c *Core) neverFits(n *newcomer, pool Pool, p *problem) (Refusal, bool) {
 		return Refusal{}, false
 	}
 	var nodes nearest
-	for node := range c.nodes.Of(pool.Cluster) {
+	for _, node := range c.places(&pool, n.Rooms) {
 		if node.Held && node.Total.Covers(n.Request) {
 			return Refusal{}, false // it is not for ever
 		}
 		nodes.consider(node.Total.Lacking(n.Request), n.Request)
+	}
+	if n.Rooms != "" {
+		return Refusal{Code: NoNodeLargeEnough, Short: nodes.lack,
+			Message: fmt.Sprintf("needs %v in one placement group; none of the %d that pool %s has there is large enough", n.Request, nodes.seen, pool.Name)}, true
 	}
 	return Refusal{
 		Code: NoNodeLargeEnough,

@@ -93,4 +93,8 @@ type Incoming struct {
 	// theirs. The core follows the PreemptedBy of live tasks by itself; it cannot
 	// know of queued ones, so the caller adds theirs.
 	PreemptedBy []ID
+	// Rooms names the places to look at when they are not the machines of the pool's
+	// cluster, such as its placement groups: the nodes with this name as their Cluster.
+	// Where there are none, there is no room.
+	Rooms string
 }

@@ -23,13 +23,13 @@ type spot struct {
 }
 
 func (c *Core) problem(n *newcomer, pool Pool) *problem {
-	p := &problem{request: n.Request, quota: pool.Free.Lacking(n.Request), void: true}
+	p := &problem{request: n.Request, quota: pool.Free.Lacking(n.Request), void: n.Rooms == ""}
 	p.need = p.quota
 	if c.policy.VictimCoverage == CoverRequest && !p.quota.IsZero() {
 		p.need = p.quota.Max(n.Request)
 	}
 	p.spots = c.spots[:0]
-	for _, node := range c.nodes.byCluster[pool.Cluster] {
+	for _, node := range c.places(&pool, n.Rooms) {
 		p.void = false
 		if node.Held {
 			continue
