@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from schedulemesh import types
 from schedulemesh._async.client import AsyncClient
-from schedulemesh._async.waiting import blocking, sleep
+from schedulemesh._async.waiting import INTERRUPTIONS, blocking, sleep
 from schedulemesh.agent import Agent
 from schedulemesh.config.policy import PreemptionAggressiveness
 from schedulemesh.core.policy import PreemptionPolicy
@@ -283,7 +283,11 @@ class RayScheduler:
             }
         )
         body |= self._launch(actor_class, actor_args, actor_kwargs, ray_options)
-        found = await self.client.create_agent(body, wait=timeout + 5)
+        try:
+            found = await self.client.create_agent(body, wait=timeout + 5)
+        except INTERRUPTIONS:
+            await self.delete_agent(name, force=True)
+            raise
         if found["state"] != "running":
             raise ServerError(
                 {
@@ -469,7 +473,7 @@ class RayScheduler:
             if preempted:
                 await self._mirror_states()
             return task, preempted
-        except (KeyboardInterrupt, SystemExit):
+        except INTERRUPTIONS:
             await self._take_back(body, sent)
             raise
 

@@ -8,6 +8,9 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
+#: What ends a call from outside, and must not leave half of it behind.
+INTERRUPTIONS = (KeyboardInterrupt, SystemExit, asyncio.CancelledError)
+
 
 async def sleep(seconds: float) -> None:
     """Let others go on for so long."""

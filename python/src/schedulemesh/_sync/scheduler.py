@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from schedulemesh import types
 from schedulemesh._sync.client import Client
-from schedulemesh._sync.waiting import blocking, sleep
+from schedulemesh._sync.waiting import INTERRUPTIONS, blocking, sleep
 from schedulemesh.agent import Agent
 from schedulemesh.config.policy import PreemptionAggressiveness
 from schedulemesh.core.policy import PreemptionPolicy
@@ -284,7 +284,11 @@ class RayScheduler:
             }
         )
         body |= self._launch(actor_class, actor_args, actor_kwargs, ray_options)
-        found = self.client.create_agent(body, wait=timeout + 5)
+        try:
+            found = self.client.create_agent(body, wait=timeout + 5)
+        except INTERRUPTIONS:
+            self.delete_agent(name, force=True)
+            raise
         if found["state"] != "running":
             raise ServerError(
                 {
@@ -470,7 +474,7 @@ class RayScheduler:
             if preempted:
                 self._mirror_states()
             return task, preempted
-        except (KeyboardInterrupt, SystemExit):
+        except INTERRUPTIONS:
             self._take_back(body, sent)
             raise
 

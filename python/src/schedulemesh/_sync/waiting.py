@@ -8,6 +8,9 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
+#: What ends a call from outside, and must not leave half of it behind.
+INTERRUPTIONS = (KeyboardInterrupt, SystemExit)
+
 
 def sleep(seconds: float) -> None:
     """Do nothing for so long."""
