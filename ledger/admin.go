@@ -88,6 +88,10 @@ func (l *Ledger) CreatePool(ctx context.Context, ns string, s PoolSpec) (Pool, e
 		if id, err = q.CreatePool(ctx, p); err != nil {
 			return err
 		}
+		// Now that the pool holds on to its namespace: should that be closed after this, the pool is seen.
+		if err := stillOpen(q.NamespaceState(ctx, nsID)); err != nil {
+			return err
+		}
 		b := dbgen.InsertBalancesParams{PoolID: id}
 		for _, name := range resourceNames(*s.Capacity) {
 			b.Resources = append(b.Resources, name)
@@ -160,7 +164,7 @@ func (l *Ledger) spaceIDOrLoad(ctx context.Context, ns string) int64 {
 }
 
 func (b *batch) updatePool(ns string, s PoolSpec) error {
-	p, err := b.poolNamed(ns, s.Name)
+	p, err := b.openPool(ns, s.Name)
 	if err != nil {
 		return err
 	}
@@ -254,22 +258,27 @@ func (l *Ledger) DeletePool(ctx context.Context, ns, name, actor string) error {
 		if why != nil {
 			return refuse(ErrPoolInUse, "pool %q cannot be deleted: %s", name, strings.Join(why, ", and "))
 		}
-		now, id := b.now, p.id
-		b.writes = append(b.writes, sqlWrite(func(ctx context.Context, q *dbgen.Queries) error {
-			return q.DeletePool(ctx, dbgen.DeletePoolParams{Now: now, ID: id})
-		}))
-		b.poolEvent(p, "pool.deleted", actor, "Pool "+name+" deleted")
-		b.dropped = append(b.dropped, p)
+		b.deletePool(p, actor)
 		return nil
 	}}, l.wherePool(ctx, ns, name))
 }
 
-// Policy gives the active policy.
+// deletePool removes a pool in which nothing is.
+func (b *batch) deletePool(p *pool, actor string) {
+	now, id := b.now, p.id
+	b.writes = append(b.writes, sqlWrite(func(ctx context.Context, q *dbgen.Queries) error {
+		return q.DeletePool(ctx, dbgen.DeletePoolParams{Now: now, ID: id})
+	}))
+	b.poolEvent(p, "pool.deleted", actor, "Pool "+p.name+" deleted")
+	b.dropped = append(b.dropped, p)
+}
+
+// Policy gives the active policy; of a namespace that nobody made, what it would start with.
 func (l *Ledger) Policy(ctx context.Context, ns string) (PolicyVersion, error) {
-	if err := l.ensureNamespace(ctx, ns); err != nil {
-		return PolicyVersion{}, err
-	}
 	row, err := l.q.PolicyNow(ctx, ns)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return PolicyVersion{Version: 1, Policy: sched.DefaultPolicy(), Comment: "defaults"}, nil
+	}
 	if err != nil {
 		return PolicyVersion{}, l.lane.outward(err)
 	}
@@ -321,6 +330,7 @@ func (l *Ledger) PutPolicy(ctx context.Context, ns string, c PolicyChange) (Poli
 		return PolicyVersion{}, err
 	}
 	var out PolicyVersion
+	epoch := int64(0)
 	// Before the transaction: its lock on the namespace is one that a lane may wait for.
 	names, labels, err := l.known(ctx, ns)
 	if err != nil {
@@ -332,6 +342,10 @@ func (l *Ledger) PutPolicy(ctx context.Context, ns string, c PolicyChange) (Poli
 		if err != nil {
 			return err
 		}
+		if err := closedTo(locked.Name, locked.State); err != nil {
+			return err
+		}
+		epoch = locked.Epoch
 		row, err := q.PolicyNow(ctx, ns)
 		if err != nil {
 			return err
@@ -387,7 +401,7 @@ func (l *Ledger) PutPolicy(ctx context.Context, ns string, c PolicyChange) (Poli
 	}
 	l.feed.wake()
 	l.news.changed()
-	return out, l.followPolicy(ctx, ns, out)
+	return out, l.followPolicy(ctx, ns, epoch, out)
 }
 
 // overtaken refuses a change that was made from a version which is not active any
@@ -463,7 +477,7 @@ func fieldErrors(errs []sched.FieldError) *Error {
 }
 
 // followPolicy lets the core use a policy at once, and queues move under it.
-func (l *Ledger) followPolicy(ctx context.Context, ns string, v PolicyVersion) error {
+func (l *Ledger) followPolicy(ctx context.Context, ns string, epoch int64, v PolicyVersion) error {
 	return l.lane.submit(ctx, &call{
 		whole: true,
 		plan: func(b *book) []*pool {
@@ -477,9 +491,7 @@ func (l *Ledger) followPolicy(ctx context.Context, ns string, v PolicyVersion) e
 		},
 		do: func(b *batch) error {
 			s := b.spaces[ns]
-			if v.Version > s.policyVersion {
-				b.setPolicy(s, v.Policy, v.Version)
-			}
+			b.follows(s, edition{epoch, v.Version}, spaceOpen, v.Policy)
 			for _, p := range s.pools {
 				if b.locked[p.id] {
 					b.freed(p)

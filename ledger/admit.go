@@ -127,6 +127,9 @@ func (b *batch) newcomer(a *admission) (*row, error) {
 		return nil, refuse(ErrUnknownPool, "there is no pool %q in namespace %q: create it first", a.sub.Pool, a.ns)
 	}
 	b.need(p)
+	if err := closedTo(s.name, s.state); err != nil {
+		return nil, err
+	}
 	name := a.sub.AgentName
 	if name == "" {
 		name = p.name + "-agent-" + fmt.Sprintf("%x", a.uid[10:])

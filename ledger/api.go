@@ -54,6 +54,8 @@ type Ledger struct {
 	backtests chan struct{} // holds one for each that is under way
 	// news is what servers tell each other.
 	news *news
+	// clears are the namespaces that this server clears.
+	clears *clears
 
 	mu      sync.Mutex
 	waiting map[sched.ID]map[chan struct{}]bool
@@ -77,6 +79,7 @@ func Open(ctx context.Context, pool *pgxpool.Pool, opts Options) (*Ledger, error
 	l.feed = newFeed(l)
 	l.servers = newMembership(l)
 	l.news = newNews(l)
+	l.clears = newClears(l)
 	laneConns, err := laneConnections(ctx, pool)
 	if err != nil {
 		return nil, fmt.Errorf("ledger: connecting: %w", err)
@@ -104,6 +107,7 @@ func Open(ctx context.Context, pool *pgxpool.Pool, opts Options) (*Ledger, error
 	go l.servers.run(run, conn)
 	go l.keepDeadlines(run)
 	go l.news.run(run)
+	go l.clears.run(run)
 	if err := l.ensureNamespace(ctx, "default"); err != nil {
 		l.Close()
 		return nil, err
@@ -117,6 +121,7 @@ func (l *Ledger) Close() {
 	<-l.lane.stopped
 	<-l.servers.done
 	<-l.news.done
+	<-l.clears.done
 	l.lane.pool.Close()
 }
 
@@ -256,7 +261,7 @@ func (l *Ledger) ensureNamespace(ctx context.Context, name string) error {
 	}
 	err = l.lane.glance(ctx, func(b *book) {
 		if b.spaces[name] == nil {
-			b.addSpace(row.ID, name, int(row.PolicyVersion), policy)
+			b.addSpace(row.ID, name, row.Epoch, row.State, int(row.PolicyVersion), policy)
 		}
 	})
 	if err != nil {

@@ -104,6 +104,15 @@ func (b *batch) poolNamed(ns, name string) (*pool, error) {
 	return nil, refuse(ErrUnknownPool, "there is no pool %q in namespace %q", name, ns)
 }
 
+// openPool is poolNamed for a change that nobody may make while the namespace is being cleared.
+func (b *batch) openPool(ns, name string) (*pool, error) {
+	p, err := b.poolNamed(ns, name)
+	if err == nil {
+		err = closedTo(ns, p.space.state)
+	}
+	return p, err
+}
+
 // touchPool is called before a pool's balances change.
 func (b *batch) touchPool(p *pool) {
 	b.need(p)

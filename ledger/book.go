@@ -64,6 +64,8 @@ type nodeTotal struct {
 type space struct {
 	id            int64
 	name          string
+	epoch         int64 // counts when it was opened, closed and cleared; policy versions start anew
+	state         string
 	policyVersion int
 	core          *sched.Core
 	pools         map[string]*pool
@@ -273,8 +275,8 @@ func newBook() *book {
 	}
 }
 
-func (b *book) addSpace(id int64, name string, version int, policy sched.Policy) *space {
-	s := &space{id: id, name: name, policyVersion: version, core: sched.NewCore(policy, b.nodes),
+func (b *book) addSpace(id int64, name string, epoch int64, state string, version int, policy sched.Policy) *space {
+	s := &space{id: id, name: name, epoch: epoch, state: state, policyVersion: version, core: sched.NewCore(policy, b.nodes),
 		pools: map[string]*pool{}, tasks: map[string]*row{}, agents: map[string]*row{}}
 	s.unmanaged = &pool{id: -id, space: s, version: -1}
 	b.spaces[name], b.byID[id] = s, s

@@ -28,18 +28,31 @@ type changes struct {
 	specs    map[sched.ID]*Spec     // of those that are to be launched by this server
 }
 
-// basis is what the book knows: versions by pool, and policy versions by namespace.
+// basis is what the book knows: versions by pool, and policies by namespace.
 type basis struct {
 	pools    map[int64]int64
-	policies map[int64]int
+	policies map[int64]edition
 	limited  map[int64]bool // namespaces whose policy limits the rate of preemptions
 	leads    bool           // this server launches what others admit
 }
 
+// edition is a policy's version, and the epoch of its namespace: after that was cleared
+// versions start anew.
+type edition struct {
+	epoch   int64
+	version int
+}
+
+func (e edition) after(o edition) bool {
+	return e.epoch > o.epoch || e.epoch == o.epoch && e.version > o.version
+}
+
+func (s *space) edition() edition { return edition{s.epoch, s.policyVersion} }
+
 // basisOf tells what the book knows of some pools; a version of −1 is an unknown one.
 func (l *lane) basisOf(ids []int64) basis {
 	b := l.book
-	out := basis{leads: l.leads(), pools: make(map[int64]int64, len(ids)), policies: make(map[int64]int, len(b.byID)), limited: map[int64]bool{}}
+	out := basis{leads: l.leads(), pools: make(map[int64]int64, len(ids)), policies: make(map[int64]edition, len(b.byID)), limited: map[int64]bool{}}
 	for _, id := range ids {
 		out.pools[id] = -1
 		if p := b.home(id); p != nil {
@@ -47,7 +60,7 @@ func (l *lane) basisOf(ids []int64) basis {
 		}
 	}
 	for id, s := range b.byID {
-		out.policies[id] = s.policyVersion
+		out.policies[id] = s.edition()
 		if s.core.Policy().MaxPreemptionsPerMinute > 0 {
 			out.limited[id] = true
 		}
@@ -166,7 +179,7 @@ func (ch *changes) readPolicies(ctx context.Context, conn *pgx.Conn, now time.Ti
 	var spaces []int64
 	for _, s := range ch.spaces {
 		limited := ch.basis.limited[s.ID]
-		if known, ok := ch.basis.policies[s.ID]; !ok || known != int(s.PolicyVersion) {
+		if known, ok := ch.basis.policies[s.ID]; !ok || known != (edition{s.Epoch, int(s.PolicyVersion)}) {
 			row, err := q.NamespacePolicyByID(ctx, s.ID)
 			if err != nil {
 				return err
@@ -381,9 +394,9 @@ func (ch *changes) applySpaces(b *book) {
 		policy, changed := ch.policies[n.ID]
 		switch {
 		case s == nil:
-			s = b.addSpace(n.ID, n.Name, int(n.PolicyVersion), policy)
-		case changed && int(n.PolicyVersion) > s.policyVersion:
-			b.setPolicy(s, policy, int(n.PolicyVersion))
+			s = b.addSpace(n.ID, n.Name, n.Epoch, n.State, int(n.PolicyVersion), policy)
+		case changed:
+			b.follows(s, edition{n.Epoch, int(n.PolicyVersion)}, n.State, policy)
 		}
 		if _, asked := ch.basis.pools[-n.ID]; asked {
 			s.unmanaged.version = n.UnmanagedVersion

@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/schedulemesh/schedulemesh/db/dbgen"
 	"github.com/schedulemesh/schedulemesh/sched"
 )
@@ -20,6 +22,10 @@ func (l *Ledger) find(ctx context.Context, c *call, where func() (int64, error))
 		return err
 	}
 	id, missing := where()
+	var closed *Error
+	if errors.As(missing, &closed) {
+		return closed
+	}
 	if missing != nil {
 		return err
 	}
@@ -31,7 +37,13 @@ func (l *Ledger) find(ctx context.Context, c *call, where func() (int64, error))
 
 func (l *Ledger) wherePool(ctx context.Context, ns, name string) func() (int64, error) {
 	return func() (int64, error) {
-		p, err := l.q.PoolByName(ctx, dbgen.PoolByNameParams{NamespaceID: l.spaceIDOrLoad(ctx, ns), Name: name})
+		space := l.spaceIDOrLoad(ctx, ns)
+		p, err := l.q.PoolByName(ctx, dbgen.PoolByNameParams{NamespaceID: space, Name: name})
+		if errors.Is(err, pgx.ErrNoRows) {
+			if closed := stillOpen(l.q.NamespaceState(ctx, space)); closed != nil {
+				return 0, closed
+			}
+		}
 		return p.ID, err
 	}
 }

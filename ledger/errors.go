@@ -33,6 +33,10 @@ var (
 	ErrUnknownTask    = &Error{Code: "unknown_task"}
 	ErrUnknownAgent   = &Error{Code: "unknown_agent"}
 	ErrUnknownVersion = &Error{Code: "unknown_policy_version"}
+	ErrUnknownSpace   = &Error{Code: "unknown_namespace"}
+	ErrSpaceInUse     = &Error{Code: "namespace_in_use"}
+	ErrSpaceKept      = &Error{Code: "namespace_kept"}
+	ErrSpaceClosing   = &Error{Code: "namespace_closing"}
 	ErrUnknown        = &Error{Code: "not_found"}
 	ErrTaskExists     = &Error{Code: "task_exists"}
 	ErrAgentExists    = &Error{Code: "agent_exists"}

@@ -105,6 +105,10 @@ func (l *Ledger) changeHandlers(ctx context.Context, ns int64, pool, actor, said
 		if err != nil || !changed {
 			return err
 		}
+		// After the change: whoever clears the namespace now waits for it, or was first.
+		if err := stillOpen(q.NamespaceState(ctx, ns)); err != nil {
+			return err
+		}
 		return l.note(ctx, q, ns, "pool.handlers", pool, actor, said, 0)
 	})
 	if err != nil {

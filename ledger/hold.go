@@ -117,7 +117,7 @@ func (l *Ledger) HoldPool(ctx context.Context, ns, name string, r HoldRequest) (
 		return Pool{}, err
 	}
 	err := l.find(ctx, &call{plan: poolOf(ns, name), do: func(b *batch) error {
-		p, err := b.poolNamed(ns, name)
+		p, err := b.openPool(ns, name)
 		if err != nil {
 			return err
 		}

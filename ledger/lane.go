@@ -354,14 +354,14 @@ func (l *lane) once(ctx context.Context, calls []*call, want map[int64]bool) (er
 	for _, p := range locked {
 		b.locked[p.ID] = true
 		xid = p.Xid
-		if known := l.book.pools[p.ID]; known == nil || known.version != p.Version || known.space.policyVersion != int(p.PolicyVersion) {
+		if known := l.book.pools[p.ID]; known == nil || known.version != p.Version || known.space.edition() != (edition{p.Epoch, int(p.PolicyVersion)}) {
 			behind = append(behind, p.ID)
 		}
 	}
 	for _, s := range lockedSpaces {
 		b.locked[-s.ID] = true
 		xid = s.Xid
-		if known := l.book.byID[s.ID]; known == nil || known.unmanaged.version != s.UnmanagedVersion || known.policyVersion != int(s.PolicyVersion) {
+		if known := l.book.byID[s.ID]; known == nil || known.unmanaged.version != s.UnmanagedVersion || known.edition() != (edition{s.Epoch, int(s.PolicyVersion)}) {
 			behind = append(behind, -s.ID)
 		}
 	}

@@ -277,6 +277,9 @@ func (b *batch) endRegistered(h *row, reason string) {
 // register says that a task runs on an agent. It charges nothing of its own.
 func (b *batch) register(uid sched.ID, ns string, g Registration, hash string, answer *Task) error {
 	s := b.spaces[ns]
+	if err := closedTo(ns, s.state); err != nil {
+		return err
+	}
 	spec := &Spec{Payload: g.Payload}
 	if old := s.tasks[g.TaskID]; old != nil {
 		switch {
@@ -391,6 +394,9 @@ func (b *batch) restore(r *row, actor string) error {
 	}
 	if r.pool == nil {
 		return refuse(ErrUnknownPool, "pool %q of task %q is gone: submit the task anew", r.poolName, r.taskID)
+	}
+	if err := closedTo(r.space.name, r.space.state); err != nil {
+		return err
 	}
 	b.adopt(r)
 	b.change(r, func(r *row) {

@@ -233,7 +233,7 @@ func (n *news) policies(ctx context.Context) error {
 	var behind []int64
 	if err := n.l.lane.look(ctx, func(b *book) {
 		for _, r := range rows {
-			if s := b.byID[r.ID]; s != nil && s.policyVersion < int(r.PolicyVersion) {
+			if s := b.byID[r.ID]; s != nil && (edition{r.Epoch, int(r.PolicyVersion)}).after(s.edition()) {
 				behind = append(behind, r.ID)
 			}
 		}
@@ -250,8 +250,8 @@ func (n *news) policies(ctx context.Context) error {
 			return err
 		}
 		if err := n.l.lane.look(ctx, func(b *book) {
-			if s := b.byID[id]; s != nil && s.policyVersion < int(row.PolicyVersion) {
-				b.setPolicy(s, policy, int(row.PolicyVersion))
+			if s := b.byID[id]; s != nil {
+				b.follows(s, edition{row.Epoch, int(row.PolicyVersion)}, row.State, policy)
 			}
 		}); err != nil {
 			return err

@@ -2,7 +2,10 @@ package ledger
 
 import (
 	"context"
+	"errors"
 	"time"
+
+	"github.com/jackc/pgx/v5"
 
 	"github.com/schedulemesh/schedulemesh/db/dbgen"
 	"github.com/schedulemesh/schedulemesh/sched"
@@ -55,6 +58,9 @@ func (l *Ledger) Preempt(ctx context.Context, ns string, p PreemptRequest) (Pree
 	}
 	for {
 		row, err := l.q.PreemptionOfVictim(ctx, dbgen.PreemptionOfVictimParams{VictimUid: pgUUID(uid), VictimAttempt: int32(attempt)})
+		if errors.Is(err, pgx.ErrNoRows) {
+			return Preemption{}, errForgotten
+		}
 		if err != nil {
 			return Preemption{}, l.lane.outward(err)
 		}

@@ -240,6 +240,15 @@ func (b *book) setPolicy(s *space, p sched.Policy, version int) {
 	b.following = append(b.following, s)
 }
 
+// follows takes over what is newer than what the book knows of a namespace: its policy,
+// and whether it is open.
+func (b *book) follows(s *space, e edition, state string, p sched.Policy) {
+	if e.after(s.edition()) {
+		s.epoch, s.state = e.epoch, state
+		b.setPolicy(s, p, e.version)
+	}
+}
+
 // follow does a millisecond's worth of what new policies have left to do, and
 // reports whether anything is.
 func (b *book) follow() bool {
@@ -327,7 +336,7 @@ func (b *batch) admitQueue(p *pool) {
 	b.more[p.id] = false
 	for n := 0; ; n++ {
 		head := b.head(p)
-		if head == nil {
+		if head == nil || p.space.state != spaceOpen {
 			return
 		}
 		if p.hold.on() {

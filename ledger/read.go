@@ -67,8 +67,14 @@ func (l *Ledger) Task(ctx context.Context, ns, taskID string) (Task, error) {
 	return l.filled(ctx, row.Task, row.Namespace)
 }
 
+// errForgotten is told to who waits for something that was cleared with its namespace.
+var errForgotten = refuse(ErrUnknownTask, "it is gone: its namespace was cleared meanwhile")
+
 func (l *Ledger) taskByUID(ctx context.Context, uid sched.ID) (Task, error) {
 	row, err := l.q.TaskByUID(ctx, pgUUID(uid))
+	if errors.Is(err, pgx.ErrNoRows) {
+		return Task{}, errForgotten
+	}
 	if err != nil {
 		return Task{}, l.lane.outward(err)
 	}
@@ -360,6 +366,9 @@ func (l *Ledger) oneAgentTasks(ctx context.Context, ns string, a *Agent) error {
 
 func (l *Ledger) agentByUID(ctx context.Context, ns string, uid sched.ID) (Agent, error) {
 	row, err := l.q.TaskByUID(ctx, pgUUID(uid))
+	if errors.Is(err, pgx.ErrNoRows) {
+		return Agent{}, errForgotten
+	}
 	if err != nil {
 		return Agent{}, l.lane.outward(err)
 	}

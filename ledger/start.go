@@ -63,7 +63,7 @@ func (l *lane) names(ctx context.Context, db *pgxpool.Pool) (*starter, error) {
 		if err != nil {
 			return nil, fmt.Errorf("policy %d of namespace %s: %w", s.PolicyVersion, s.Name, err)
 		}
-		l.book.addSpace(s.ID, s.Name, int(s.PolicyVersion), policy)
+		l.book.addSpace(s.ID, s.Name, s.Epoch, s.State, int(s.PolicyVersion), policy)
 	}
 	if err := l.loadHolds(ctx, q); err != nil {
 		return nil, err

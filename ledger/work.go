@@ -329,6 +329,9 @@ func (b *book) jobOf(r *row) []Job {
 	if j.Kind == JobTake {
 		p := r.space.core.Policy()
 		j.CancelTimeout, j.SaveTimeout = p.CancelTimeout.Duration(), p.SaveTimeout.Duration()
+		if r.space.state == spaceClosing && r.taking.holder == r.uid { // nobody waits for its state
+			return []Job{j, {Kind: JobStop, UID: r.uid, Attempt: r.attempt, LaunchID: r.launchID, Namespace: r.space.name, Pool: r.poolName, Cluster: j.Cluster, TaskID: r.taskID}}
+		}
 	}
 	return []Job{j}
 }

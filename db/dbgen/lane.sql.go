@@ -272,7 +272,7 @@ func (q *Queries) InsertTasks(ctx context.Context, arg InsertTasksParams) error 
 
 const lockPools = `-- name: LockPools :many
 
-SELECT p.id, p.version, p.namespace_id, n.policy_version, pg_current_xact_id()::text AS xid
+SELECT p.id, p.version, p.namespace_id, n.policy_version, n.epoch, pg_current_xact_id()::text AS xid
 FROM pools p JOIN namespaces n ON n.id = p.namespace_id
 WHERE p.id = ANY ($1::bigint[]) AND p.deleted_at IS NULL
 ORDER BY p.id
@@ -284,6 +284,7 @@ type LockPoolsRow struct {
 	Version       int64
 	NamespaceID   int64
 	PolicyVersion int32
+	Epoch         int64
 	Xid           string
 }
 
@@ -302,6 +303,7 @@ func (q *Queries) LockPools(ctx context.Context, ids []int64) ([]LockPoolsRow, e
 			&i.Version,
 			&i.NamespaceID,
 			&i.PolicyVersion,
+			&i.Epoch,
 			&i.Xid,
 		); err != nil {
 			return nil, err
@@ -315,7 +317,7 @@ func (q *Queries) LockPools(ctx context.Context, ids []int64) ([]LockPoolsRow, e
 }
 
 const lockUnmanaged = `-- name: LockUnmanaged :many
-SELECT n.id, n.unmanaged_version, n.policy_version, pg_current_xact_id()::text AS xid
+SELECT n.id, n.unmanaged_version, n.policy_version, n.epoch, pg_current_xact_id()::text AS xid
 FROM namespaces n WHERE n.id = ANY ($1::bigint[])
 ORDER BY n.id
 FOR NO KEY UPDATE
@@ -325,6 +327,7 @@ type LockUnmanagedRow struct {
 	ID               int64
 	UnmanagedVersion int64
 	PolicyVersion    int32
+	Epoch            int64
 	Xid              string
 }
 
@@ -342,6 +345,7 @@ func (q *Queries) LockUnmanaged(ctx context.Context, ids []int64) ([]LockUnmanag
 			&i.ID,
 			&i.UnmanagedVersion,
 			&i.PolicyVersion,
+			&i.Epoch,
 			&i.Xid,
 		); err != nil {
 			return nil, err

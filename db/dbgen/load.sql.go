@@ -13,8 +13,9 @@ import (
 )
 
 const allNamespaces = `-- name: AllNamespaces :many
-SELECT n.id, n.name, n.policy_version, p.document
+SELECT n.id, n.name, n.policy_version, n.epoch, n.state, p.document
 FROM namespaces n JOIN policies p ON p.namespace_id = n.id AND p.version = n.policy_version
+WHERE n.state <> 'ended'
 ORDER BY n.id
 `
 
@@ -22,6 +23,8 @@ type AllNamespacesRow struct {
 	ID            int64
 	Name          string
 	PolicyVersion int32
+	Epoch         int64
+	State         string
 	Document      []byte
 }
 
@@ -38,6 +41,8 @@ func (q *Queries) AllNamespaces(ctx context.Context) ([]AllNamespacesRow, error)
 			&i.ID,
 			&i.Name,
 			&i.PolicyVersion,
+			&i.Epoch,
+			&i.State,
 			&i.Document,
 		); err != nil {
 			return nil, err
@@ -126,7 +131,8 @@ func (q *Queries) Balances(ctx context.Context, poolIds []int64) ([]PoolResource
 
 const createNamespace = `-- name: CreateNamespace :exec
 WITH made AS (
-    INSERT INTO namespaces (name) VALUES ($3) ON CONFLICT DO NOTHING RETURNING id
+    INSERT INTO namespaces (name, first_event) VALUES ($3, coalesce(pg_sequence_last_value(pg_get_serial_sequence('task_events', 'id')::regclass), 0))
+    ON CONFLICT DO NOTHING RETURNING id
 )
 INSERT INTO policies (namespace_id, version, document, author, comment, created_at)
 SELECT id, 1, $1, '', 'defaults', $2 FROM made
@@ -395,7 +401,7 @@ func (q *Queries) LostLately(ctx context.Context, arg LostLatelyParams) ([]LostL
 }
 
 const namespacePolicy = `-- name: NamespacePolicy :one
-SELECT n.id, n.name, n.policy_version, p.document
+SELECT n.id, n.name, n.policy_version, n.epoch, n.state, p.document
 FROM namespaces n JOIN policies p ON p.namespace_id = n.id AND p.version = n.policy_version
 WHERE n.name = $1
 `
@@ -404,6 +410,8 @@ type NamespacePolicyRow struct {
 	ID            int64
 	Name          string
 	PolicyVersion int32
+	Epoch         int64
+	State         string
 	Document      []byte
 }
 
@@ -414,26 +422,35 @@ func (q *Queries) NamespacePolicy(ctx context.Context, name string) (NamespacePo
 		&i.ID,
 		&i.Name,
 		&i.PolicyVersion,
+		&i.Epoch,
+		&i.State,
 		&i.Document,
 	)
 	return i, err
 }
 
 const namespacePolicyByID = `-- name: NamespacePolicyByID :one
-SELECT n.policy_version, p.document
+SELECT n.policy_version, n.epoch, n.state, p.document
 FROM namespaces n JOIN policies p ON p.namespace_id = n.id AND p.version = n.policy_version
 WHERE n.id = $1
 `
 
 type NamespacePolicyByIDRow struct {
 	PolicyVersion int32
+	Epoch         int64
+	State         string
 	Document      []byte
 }
 
 func (q *Queries) NamespacePolicyByID(ctx context.Context, id int64) (NamespacePolicyByIDRow, error) {
 	row := q.db.QueryRow(ctx, namespacePolicyByID, id)
 	var i NamespacePolicyByIDRow
-	err := row.Scan(&i.PolicyVersion, &i.Document)
+	err := row.Scan(
+		&i.PolicyVersion,
+		&i.Epoch,
+		&i.State,
+		&i.Document,
+	)
 	return i, err
 }
 

@@ -48,6 +48,17 @@ type Namespace struct {
 	PolicyVersion    int32
 	CreatedAt        time.Time
 	UnmanagedVersion int64
+	State            string
+	Epoch            int64
+	Session          string
+	SessionOwner     string
+	Since            *time.Time
+	TtlMs            int64
+	ExpiresAt        *time.Time
+	EndedSession     string
+	Clearer          string
+	ClosingSince     *time.Time
+	FirstEvent       int64
 }
 
 type Node struct {

@@ -628,23 +628,32 @@ func (q *Queries) ListTasks(ctx context.Context, arg ListTasksParams) ([]ListTas
 }
 
 const lockNamespace = `-- name: LockNamespace :one
-SELECT id, policy_version FROM namespaces WHERE name = $1 FOR UPDATE
+SELECT id, name, policy_version, epoch, state FROM namespaces WHERE name = $1 FOR UPDATE
 `
 
 type LockNamespaceRow struct {
 	ID            int64
+	Name          string
 	PolicyVersion int32
+	Epoch         int64
+	State         string
 }
 
 func (q *Queries) LockNamespace(ctx context.Context, name string) (LockNamespaceRow, error) {
 	row := q.db.QueryRow(ctx, lockNamespace, name)
 	var i LockNamespaceRow
-	err := row.Scan(&i.ID, &i.PolicyVersion)
+	err := row.Scan(
+		&i.ID,
+		&i.Name,
+		&i.PolicyVersion,
+		&i.Epoch,
+		&i.State,
+	)
 	return i, err
 }
 
 const namespaceNames = `-- name: NamespaceNames :many
-SELECT name FROM namespaces ORDER BY name
+SELECT name FROM namespaces WHERE state <> 'ended' ORDER BY name
 `
 
 func (q *Queries) NamespaceNames(ctx context.Context) ([]string, error) {

@@ -91,12 +91,13 @@ func (q *Queries) NewSpecs(ctx context.Context, uids []pgtype.UUID) ([]NewSpecsR
 }
 
 const policyVersionsNow = `-- name: PolicyVersionsNow :many
-SELECT id, policy_version FROM namespaces
+SELECT id, policy_version, epoch FROM namespaces WHERE state <> 'ended'
 `
 
 type PolicyVersionsNowRow struct {
 	ID            int64
 	PolicyVersion int32
+	Epoch         int64
 }
 
 func (q *Queries) PolicyVersionsNow(ctx context.Context) ([]PolicyVersionsNowRow, error) {
@@ -108,7 +109,7 @@ func (q *Queries) PolicyVersionsNow(ctx context.Context) ([]PolicyVersionsNowRow
 	var items []PolicyVersionsNowRow
 	for rows.Next() {
 		var i PolicyVersionsNowRow
-		if err := rows.Scan(&i.ID, &i.PolicyVersion); err != nil {
+		if err := rows.Scan(&i.ID, &i.PolicyVersion, &i.Epoch); err != nil {
 			return nil, err
 		}
 		items = append(items, i)
@@ -161,7 +162,7 @@ func (q *Queries) PoolChanges(ctx context.Context, arg PoolChangesParams) ([]Poo
 
 const poolVersions = `-- name: PoolVersions :many
 SELECT id, version FROM pools WHERE deleted_at IS NULL
-UNION ALL SELECT -id, unmanaged_version FROM namespaces
+UNION ALL SELECT -id, unmanaged_version FROM namespaces WHERE state <> 'ended'
 `
 
 type PoolVersionsRow struct {
@@ -315,7 +316,7 @@ func (q *Queries) SharedNodes(ctx context.Context, server string) ([]SharedNodes
 }
 
 const spacesOf = `-- name: SpacesOf :many
-SELECT id, name, policy_version, unmanaged_version FROM namespaces
+SELECT id, name, policy_version, unmanaged_version, epoch, state FROM namespaces
 WHERE id = ANY ($1::bigint[]) OR id IN (SELECT p.namespace_id FROM pools p WHERE p.id = ANY ($2::bigint[]))
 ORDER BY id
 `
@@ -330,6 +331,8 @@ type SpacesOfRow struct {
 	Name             string
 	PolicyVersion    int32
 	UnmanagedVersion int64
+	Epoch            int64
+	State            string
 }
 
 // Namespaces by id, and those of pools.
@@ -347,6 +350,8 @@ func (q *Queries) SpacesOf(ctx context.Context, arg SpacesOfParams) ([]SpacesOfR
 			&i.Name,
 			&i.PolicyVersion,
 			&i.UnmanagedVersion,
+			&i.Epoch,
+			&i.State,
 		); err != nil {
 			return nil, err
 		}

@@ -1,7 +1,7 @@
 -- What a lane does: lock, catch up, write. Each batch is one transaction.
 
 -- name: LockPools :many
-SELECT p.id, p.version, p.namespace_id, n.policy_version, pg_current_xact_id()::text AS xid
+SELECT p.id, p.version, p.namespace_id, n.policy_version, n.epoch, pg_current_xact_id()::text AS xid
 FROM pools p JOIN namespaces n ON n.id = p.namespace_id
 WHERE p.id = ANY (@ids::bigint[]) AND p.deleted_at IS NULL
 ORDER BY p.id
@@ -9,7 +9,7 @@ FOR UPDATE OF p;
 
 -- name: LockUnmanaged :many
 -- The same for what belongs to no pool, by namespace. Not FOR UPDATE, which new pools would wait for.
-SELECT n.id, n.unmanaged_version, n.policy_version, pg_current_xact_id()::text AS xid
+SELECT n.id, n.unmanaged_version, n.policy_version, n.epoch, pg_current_xact_id()::text AS xid
 FROM namespaces n WHERE n.id = ANY (@ids::bigint[])
 ORDER BY n.id
 FOR NO KEY UPDATE;

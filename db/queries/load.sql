@@ -4,23 +4,25 @@
 SELECT id FROM deployment;
 
 -- name: AllNamespaces :many
-SELECT n.id, n.name, n.policy_version, p.document
+SELECT n.id, n.name, n.policy_version, n.epoch, n.state, p.document
 FROM namespaces n JOIN policies p ON p.namespace_id = n.id AND p.version = n.policy_version
+WHERE n.state <> 'ended'
 ORDER BY n.id;
 
 -- name: NamespacePolicy :one
-SELECT n.id, n.name, n.policy_version, p.document
+SELECT n.id, n.name, n.policy_version, n.epoch, n.state, p.document
 FROM namespaces n JOIN policies p ON p.namespace_id = n.id AND p.version = n.policy_version
 WHERE n.name = @name;
 
 -- name: NamespacePolicyByID :one
-SELECT n.policy_version, p.document
+SELECT n.policy_version, n.epoch, n.state, p.document
 FROM namespaces n JOIN policies p ON p.namespace_id = n.id AND p.version = n.policy_version
 WHERE n.id = @id;
 
 -- name: CreateNamespace :exec
 WITH made AS (
-    INSERT INTO namespaces (name) VALUES (@name) ON CONFLICT DO NOTHING RETURNING id
+    INSERT INTO namespaces (name, first_event) VALUES (@name, coalesce(pg_sequence_last_value(pg_get_serial_sequence('task_events', 'id')::regclass), 0))
+    ON CONFLICT DO NOTHING RETURNING id
 )
 INSERT INTO policies (namespace_id, version, document, author, comment, created_at)
 SELECT id, 1, @document, '', 'defaults', @now FROM made;

@@ -57,7 +57,7 @@ SELECT pg_current_xact_id()::text;
 SELECT id FROM task_events WHERE id > @after ORDER BY id LIMIT @row_limit;
 
 -- name: NamespaceNames :many
-SELECT name FROM namespaces ORDER BY name;
+SELECT name FROM namespaces WHERE state <> 'ended' ORDER BY name;
 
 -- name: PoolsOf :many
 SELECT p.* FROM pools p JOIN namespaces n ON n.id = p.namespace_id
@@ -70,7 +70,7 @@ SELECT p.* FROM namespaces n JOIN policies p ON p.namespace_id = n.id AND p.vers
 SELECT p.* FROM namespaces n JOIN policies p ON p.namespace_id = n.id WHERE n.name = @namespace AND p.version = @version;
 
 -- name: LockNamespace :one
-SELECT id, policy_version FROM namespaces WHERE name = @name FOR UPDATE;
+SELECT id, name, policy_version, epoch, state FROM namespaces WHERE name = @name FOR UPDATE;
 
 -- name: InsertPolicy :exec
 INSERT INTO policies (namespace_id, version, document, author, comment, created_at)

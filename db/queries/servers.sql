@@ -8,7 +8,7 @@ ORDER BY c.pool_id, c.version;
 
 -- name: SpacesOf :many
 -- Namespaces by id, and those of pools.
-SELECT id, name, policy_version, unmanaged_version FROM namespaces
+SELECT id, name, policy_version, unmanaged_version, epoch, state FROM namespaces
 WHERE id = ANY (@ids::bigint[]) OR id IN (SELECT p.namespace_id FROM pools p WHERE p.id = ANY (@pool_ids::bigint[]))
 ORDER BY id;
 
@@ -37,10 +37,10 @@ ORDER BY p.id;
 
 -- name: PoolVersions :many
 SELECT id, version FROM pools WHERE deleted_at IS NULL
-UNION ALL SELECT -id, unmanaged_version FROM namespaces;
+UNION ALL SELECT -id, unmanaged_version FROM namespaces WHERE state <> 'ended';
 
 -- name: PolicyVersionsNow :many
-SELECT id, policy_version FROM namespaces;
+SELECT id, policy_version, epoch FROM namespaces WHERE state <> 'ended';
 
 -- name: LivePool :one
 -- Where a live task is: its pool, or −namespace when it belongs to none.

@@ -210,8 +210,20 @@ func (f *fake) Backtest(ctx context.Context, ns string, r ledger.BacktestRequest
 func (f *fake) WhatIf(_ context.Context, ns string, w ledger.WhatIf) (ledger.WhatIfAnswer, error) {
 	return f.whatIf, f.asked("WhatIf", ns, w)
 }
-func (f *fake) Namespaces(context.Context) ([]string, error) {
-	return []string{"default", "团队"}, f.asked("Namespaces", "")
+func (f *fake) ListNamespaces(context.Context) ([]ledger.Namespace, error) {
+	return []ledger.Namespace{{Name: "default"}, {Name: "团队", Ephemeral: true, Owner: "ann", Since: noon, ExpiresAt: noon, Closing: true}}, f.asked("ListNamespaces", "")
+}
+
+func (f *fake) GetNamespace(_ context.Context, name string) (ledger.Namespace, ledger.Extent, error) {
+	return ledger.Namespace{Name: name}, ledger.Extent{Pools: 2, LiveTasks: 12, Agents: 9}, f.asked("GetNamespace", "", name)
+}
+
+func (f *fake) HoldNamespace(_ context.Context, name string, h ledger.NamespaceHold) (ledger.NamespaceHeld, error) {
+	return ledger.NamespaceHeld{Namespace: ledger.Namespace{Name: name, Ephemeral: true, Owner: h.Owner, ExpiresAt: noon}, Created: true, Cleared: true}, f.asked("HoldNamespace", "", name, h)
+}
+
+func (f *fake) EndNamespace(_ context.Context, name, session string, force bool) error {
+	return f.asked("EndNamespace", "", name, session, force)
 }
 func (f *fake) Events(_ context.Context, ns string, after int64, limit int) ([]ledger.Event, error) {
 	return f.events, f.asked("Events", ns, after, limit)

@@ -27,6 +27,7 @@ func TestLedgerErrorsBecomeHTTP(t *testing.T) {
 		"task_exists": 409, "agent_exists": 409, "pool_exists": 409, "pool_in_use": 409, "wrong_state": 409, "version_conflict": 409,
 		"request_too_large": 409, "no_node_large_enough": 409, "insufficient_resources": 409, "database_unavailable": 503, "bridge_unavailable": 503,
 		"shutting_down": 503, "too_large": 413, "idempotency_key_reused": 422,
+		"unknown_namespace": 404, "namespace_in_use": 409, "namespace_kept": 409, "namespace_closing": 409,
 	}
 	for code, want := range status {
 		f := &fake{err: fmt.Errorf("wrapped: %w", &ledger.Error{Code: code, Message: "what was wrong", Fields: map[string]string{"b": "x", "a": "y"}})}
@@ -49,7 +50,8 @@ func TestLedgerErrorsBecomeHTTP(t *testing.T) {
 func TestEveryLedgerErrorHasAPlaceInTheList(t *testing.T) {
 	for _, e := range []*ledger.Error{ledger.ErrInvalid, ledger.ErrUnknownPool, ledger.ErrUnknownTask, ledger.ErrUnknownAgent, ledger.ErrUnknownVersion, ledger.ErrUnknown,
 		ledger.ErrTaskExists, ledger.ErrAgentExists, ledger.ErrPoolExists, ledger.ErrPoolInUse, ledger.ErrTooLarge, ledger.ErrNoNode, ledger.ErrInsufficient,
-		ledger.ErrWrongState, ledger.ErrPoolHeld, ledger.ErrUnknownNode, ledger.ErrConflict, ledger.ErrUnavailable, ledger.ErrClosed, ledger.ErrInternal} {
+		ledger.ErrWrongState, ledger.ErrPoolHeld, ledger.ErrUnknownNode, ledger.ErrConflict, ledger.ErrUnknownSpace, ledger.ErrSpaceInUse,
+		ledger.ErrSpaceKept, ledger.ErrSpaceClosing, ledger.ErrUnavailable, ledger.ErrClosed, ledger.ErrInternal} {
 		if !problem.Known(e.Code) {
 			t.Errorf("%s would be answered as internal", e.Code)
 		}

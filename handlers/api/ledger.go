@@ -56,7 +56,10 @@ type Ledger interface {
 	WhatIf(ctx context.Context, ns string, w ledger.WhatIf) (ledger.WhatIfAnswer, error)
 	Backtest(ctx context.Context, ns string, r ledger.BacktestRequest, progress func(ledger.BacktestProgress)) (ledger.BacktestResult, error)
 
-	Namespaces(ctx context.Context) ([]string, error)
+	ListNamespaces(ctx context.Context) ([]ledger.Namespace, error)
+	GetNamespace(ctx context.Context, name string) (ledger.Namespace, ledger.Extent, error)
+	HoldNamespace(ctx context.Context, name string, h ledger.NamespaceHold) (ledger.NamespaceHeld, error)
+	EndNamespace(ctx context.Context, name, session string, force bool) error
 	Events(ctx context.Context, ns string, after int64, limit int) ([]ledger.Event, error)
 	Subscribe(ctx context.Context, ns string, after int64) (<-chan ledger.Event, error)
 	Idempotent(ctx context.Context, ns, key string, fingerprint []byte, do func(ctx context.Context) (status int, body []byte, err error)) (status int, body []byte, replayed bool, err error)

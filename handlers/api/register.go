@@ -60,7 +60,7 @@ func (op *operation) huma() huma.Operation {
 	op.codes = append(slices.Clone(op.codes), everywhere...)
 	switch op.method {
 	case http.MethodPost, http.MethodPut, http.MethodPatch:
-		op.codes = append(op.codes, "bad_json", "too_large", "unsupported_media_type")
+		op.codes = append(op.codes, "bad_json", "too_large", "unsupported_media_type", "namespace_closing", "unknown_namespace")
 	}
 	if op.method == http.MethodPost {
 		op.codes = append(op.codes, "idempotency_key_reused")

@@ -136,7 +136,6 @@ func TestRoutes(t *testing.T) {
 		"read agent":               {"GET", "/api/v1/agents/a%201", "", nil, "Agent", "default", []any{"a 1"}, 200, map[string]any{"name": "a1"}},
 		"agent named like a route": {"GET", "/api/v1/agents/ensure-health", "", nil, "Agent", "default", []any{"ensure-health"}, 200, nil},
 		"delete agent":             {"DELETE", "/api/v1/agents/a1?force=true&destroy_pg=true", "", nil, "DeleteAgent", "default", []any{"a1", true, "api"}, 204, nil},
-		"namespaces":               {"GET", "/api/v1/namespaces", "", nil, "Namespaces", "", nil, 200, map[string]any{"items.name": "default"}},
 		"server": {"GET", "/api/v1/server", "", nil, "", "", nil, 200,
 			map[string]any{"version": "1.2.3", "deployment": "d", "ray_address": "10.0.0.4:6379", "ray_version": "2.60.0", "python_version": "3.11.7", "url": "http://127.0.0.1:1"}},
 		"put state handlers": {"PUT", "/api/v1/pools/gp%2Fu/state-handlers", `{"preserver":"gASV","preserver_name":"keep","restorer":null}`, nil, "PutStateHandlers", "default",
@@ -147,6 +146,17 @@ func TestRoutes(t *testing.T) {
 		"restore a state": {"POST", "/api/v1/preemption/restore", `{"saved_state":{"task_id":"t","pool_name":"p","step":9},"timeout":2}`, nil, "RestoreState", "default",
 			[]any{json.RawMessage(`{"pool_name":"p","step":9,"task_id":"t"}`), 2 * time.Second}, 200,
 			map[string]any{"success": false, "error": "gone", "task_id": "t", "pool_name": "p", "restorer": "load"}},
+		"namespaces": {"GET", "/api/v1/namespaces", "", nil, "ListNamespaces", "", nil, 200,
+			map[string]any{"items.name": "default", "items.ephemeral": false, "items.expires_at": nil, "items.session_owner": ""}},
+		"read namespace": {"GET", "/api/v1/namespaces/team%2Fa", "", nil, "GetNamespace", "", []any{"team/a"}, 200,
+			map[string]any{"name": "team/a", "pools": 2.0, "live_tasks": 12.0, "agents": 9.0}},
+		"hold namespace": {"PUT", "/api/v1/namespaces/x", `{"session":"s1","owner":"ann","ttl":2.5,"replace":"s0"}`, nil, "HoldNamespace", "",
+			[]any{"x", ledger.NamespaceHold{Session: "s1", Owner: "ann", TTL: 2500 * time.Millisecond, Replace: "s0"}}, 200,
+			map[string]any{"name": "x", "ephemeral": true, "session_owner": "ann", "expires_at": "2026-03-01T12:00:00.250Z", "created": true, "cleared": true, "closing": false}},
+		"hold namespace as usual": {"PUT", "/api/v1/namespaces/x", `{"session":"s1"}`, nil, "HoldNamespace", "", []any{"x", ledger.NamespaceHold{Session: "s1", TTL: 15 * time.Second}}, 200, nil},
+		"keep namespace":          {"PUT", "/api/v1/namespaces/x", `{"detached":true}`, nil, "HoldNamespace", "", []any{"x", ledger.NamespaceHold{Detached: true}}, 200, nil},
+		"end session":             {"DELETE", "/api/v1/namespaces/x?session=s1", "", nil, "EndNamespace", "", []any{"x", "s1", false}, 204, nil},
+		"delete namespace":        {"DELETE", "/api/v1/namespaces/x?force=true", "", nil, "EndNamespace", "", []any{"x", "", true}, 204, nil},
 		"page of events": {"GET", "/api/v1/events?after=4&limit=1", "", []string{"Accept", "application/json"}, "Events", "default", []any{int64(4), 1}, 200,
 			map[string]any{"items.id": 5.0, "next_cursor": "5"}},
 	}
@@ -213,7 +223,7 @@ func TestEveryRouteIsTested(t *testing.T) {
 			}
 		}
 	}
-	if n != 50 {
+	if n != 53 {
 		t.Errorf("there are %d operations; add the new one to the tests, then change this number", n)
 	}
 }
