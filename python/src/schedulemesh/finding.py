@@ -56,11 +56,12 @@ def default_url() -> str:
     return servers[-1].url if servers else local.DEFAULT_URL
 
 
-def connect(keep: bool) -> Found:
+def connect(keep: bool, start: bool = True) -> Found:
     """Find, or start, a server and make this process a driver on its cluster.
 
     Args:
         keep: the server is to outlive this process, when it has to be started and its cluster does.
+        start: whether to start what is not there.
 
     Raises:
         ServerNotFound: there is no server, and none could be started.
@@ -70,7 +71,7 @@ def connect(keep: bool) -> Found:
         found = _found.get(keep) or _found.get(not keep)
         if found is None or not _alive(found):
             _forget(found)
-            found = _found[keep] = _connect(keep)
+            found = _found[keep] = _connect(keep, start)
         found.users += 1
         return found
 
@@ -101,7 +102,7 @@ def _alive(found: Found) -> bool:
     return ray.is_initialized() and _answers(found.url)
 
 
-def _connect(keep: bool) -> Found:
+def _connect(keep: bool, start: bool) -> Found:
     import ray
 
     owns_ray = False
@@ -113,7 +114,7 @@ def _connect(keep: bool) -> Found:
             address = _about(url).get("ray_address", "")
         elif not os.environ.get("RAY_ADDRESS") and servers:
             address = servers[-1].ray_address
-        _init_ray(address)
+        _init_ray(address, start)
         owns_ray = True
     try:
         cluster = ray.get_runtime_context().gcs_address
@@ -132,6 +133,8 @@ def _connect(keep: bool) -> Found:
                 f"this Ray cluster belongs to the ScheduleMesh server at {claimed}, which does not answer "
                 "from here: start it again, or set SCHEDULEMESH_URL to an address of it that does"
             )
+        if not start:
+            raise ServerNotFound(f"the Ray cluster at {cluster} has no ScheduleMesh server")
         try:
             outlives = keep and not owns_ray
             started = local.start(cluster, keep=outlives, say=log.info)
@@ -146,7 +149,7 @@ def _connect(keep: bool) -> Found:
         raise
 
 
-def _init_ray(address: str) -> None:
+def _init_ray(address: str, start: bool) -> None:
     """Join the cluster at an address, or the one RAY_ADDRESS or this machine has, or start one."""
     import ray
 
@@ -158,7 +161,7 @@ def _init_ray(address: str) -> None:
         try:
             ray.init(address="auto", **options)
         except ConnectionError:
-            if os.environ.get("RAY_ADDRESS"):
+            if os.environ.get("RAY_ADDRESS") or not start:
                 raise
             # Logical CPUs, as `schedulemesh up` has them: most agents wait more than they compute.
             ray.init(num_cpus=max(8, os.cpu_count() or 1), include_dashboard=False, **options)

@@ -18,11 +18,13 @@ from schedulemesh.core.policy import PreemptionPolicy
 from schedulemesh.errors import (
     InvalidArgument,
     PoolExists,
+    RayUnavailable,
     ScheduleMeshError,
     SchedulerClosed,
     SchedulerInUse,
     SchedulerNotFound,
     ServerError,
+    ServerNotFound,
     ServerUnavailable,
     UnknownAgent,
     UnknownNamespace,
@@ -100,8 +102,13 @@ class RayScheduler:
         logs.show()
         if self._state_path is not None:
             self._mirror = Mirror(self._state_path, self.name)
-        keep = self.detached or self._attach
-        found = await blocking(lambda: finding.connect(keep))
+        keep, attach = self.detached or self._attach, self._attach
+        try:
+            found = await blocking(lambda: finding.connect(keep, start=not attach))
+        except (ServerNotFound, RayUnavailable) as error:
+            if not attach:
+                raise
+            raise SchedulerNotFound(f"there is no scheduler {self.name!r} to attach to: {error}") from None
         client = AsyncClient(found.url, found.token, self.name)
         try:
             if self._attach:
