@@ -53,6 +53,10 @@ fmt: ## Format Go, templates, shell and Python
 build: ## The server, as bin/server
 	@go build -o bin/server ./cmd/server
 
+.PHONY: wheel
+wheel: ## Python wheels with the server and its Postgres in them, in dist/ (PLATFORMS="linux-amd64 …" for some)
+	@go run ./scripts/wheel $(ARGS) $(PLATFORMS)
+
 .PHONY: generate
 generate: ## Make generated code anew: queries (sqlc), templates (templ)
 	scripts/generate

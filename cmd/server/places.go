@@ -116,24 +116,26 @@ func followRay(ctx context.Context, a *app.App, notice *local.Notice, say server
 }
 
 // rayPatience is how long a Ray cluster may be out of reach before it counts as gone:
-// its head may be started again, and the sidecar is.
-const rayPatience = 30 * time.Second
+// the sidecar may be started again, and its head.
+const rayPatience = 15 * time.Second
 
 // awaitRayGone returns when the Ray cluster the server was connected to is gone: when
-// another one is in its place, or when it cannot be reached for long, now or from the
-// beginning on.
-func awaitRayGone(ctx context.Context, a *app.App) {
+// another one is in its place, or when it cannot be reached for long. At the beginning
+// that may take twice as long: the claim of a server that died has to run out.
+// look is App.Ray.
+func awaitRayGone(ctx context.Context, look func() (address, cluster string, up bool), patience time.Duration) {
 	var first string
 	seen := time.Now()
 	for tick := time.NewTicker(lookAtRay); ; {
-		_, cluster, up := a.Ray()
+		_, cluster, up := look()
 		if first == "" {
 			first = cluster
 		}
 		if up {
 			seen = time.Now()
 		}
-		if cluster != first || time.Since(seen) > rayPatience {
+		out := time.Since(seen)
+		if cluster != first || out > 2*patience || (out > patience && first != "") {
 			tick.Stop()
 			return
 		}

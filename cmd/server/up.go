@@ -163,7 +163,7 @@ func (c *upSettings) up(ctx context.Context, out stdio) (err error) {
 	withRay, gone := context.WithCancel(ctx)
 	defer gone()
 	if c.raySession != "" {
-		go func() { awaitRayGone(ctx, a); gone() }()
+		go func() { awaitRayGone(ctx, a.Ray, rayPatience); gone() }()
 	}
 	why := awaitReady(withRay, a.URL())
 	if why != "" && withRay.Err() != nil && ctx.Err() == nil {
