@@ -277,6 +277,18 @@ class Namespace(TypedDict, total=False):
     agents: int
 
 
+class Node(TypedDict, total=False):
+    """A machine of a Ray cluster: what it has, and what is left of it."""
+
+    node_id: str
+    cluster: str
+    total: Resources
+    free: Resources
+    agents: int
+    known: bool
+    hold: dict[str, Any]
+
+
 class Event(TypedDict, total=False):
     """One transition, as timelines show it."""
 

@@ -101,12 +101,26 @@ class AsyncClient:
         """Version, deployment, and the Ray cluster its agents run on."""
         return cast(types.ServerInfo, await self._call("GET", "/server", space=False))
 
+    async def readiness(self) -> dict[str, str]:
+        """Whether the server can do its work: for each part ``ok``, or why it cannot."""
+        import httpx
+
+        try:
+            answer = await self._http.get(self.url + "/readyz", timeout=self.timeout)
+        except httpx.TransportError as error:
+            raise ServerUnavailable(f"no server answers at {self.url} ({error})") from None
+        return dict(line.split(": ", 1) for line in answer.text.splitlines() if ": " in line)
+
+    async def nodes(self) -> list[types.Node]:
+        """The machines of all Ray clusters."""
+        return cast("list[types.Node]", (await self._call("GET", "/nodes", space=False))["items"])
+
     # Namespaces.
 
-    async def namespaces(self) -> list[str]:
-        """Names of all namespaces."""
+    async def namespaces(self) -> list[types.Namespace]:
+        """All namespaces."""
         found = await self._call("GET", "/namespaces", space=False)
-        return [str(item["name"]) for item in found["items"]]
+        return cast("list[types.Namespace]", found["items"])
 
     async def get_namespace(self) -> types.Namespace:
         """This client's namespace. Raises :class:`~schedulemesh.errors.UnknownNamespace`."""
@@ -164,6 +178,20 @@ class AsyncClient:
         """Remove an empty pool."""
         await self._call("DELETE", "/pools/" + _segment(name))
 
+    async def hold_pool(self, name: str, *, reason: str = "") -> types.Pool:
+        """Start nothing in a pool until it is resumed; what runs goes on."""
+        body = _without_empty({"reason": reason})
+        return cast(types.Pool, await self._call("POST", f"/pools/{_segment(name)}/hold", body))
+
+    async def drain_pool(self, name: str, *, reason: str = "", deadline: float | None = None) -> types.Pool:
+        """Hold a pool and, ``deadline`` seconds from now, take what still runs in it."""
+        body = _without_empty({"reason": reason, "deadline": deadline})
+        return cast(types.Pool, await self._call("POST", f"/pools/{_segment(name)}/drain", body))
+
+    async def resume_pool(self, name: str) -> types.Pool:
+        """End a hold or a drain."""
+        return cast(types.Pool, await self._call("POST", f"/pools/{_segment(name)}/resume"))
+
     async def set_state_handlers(
         self,
         pool: str,
@@ -196,12 +224,14 @@ class AsyncClient:
         live: bool = False,
         pool: str = "",
         text: str = "",
-        label: str = "",
+        labels: types.Labels | None = None,
         limit: int = 0,
     ) -> AsyncIterator[types.Task]:
         """Tasks, newest first, at most ``limit`` when it is not 0. ``state`` may name several with commas
-        between, ``label`` is ``key=value``, ``text`` a part of the id."""
-        query = {"state": state, "pool": pool, "text": text, "label": label, "live": "true" if live else ""}
+        between, ``text`` is a part of the id; a task must have all of ``labels``."""
+        query: dict[str, Any] = {"state": state, "pool": pool, "q": text, "live": "true" if live else ""}
+        if labels:
+            query["label"] = [f"{key}={value}" for key, value in labels.items()]
         async for item in self._pages("/tasks", query, limit):
             yield cast(types.Task, item)
 
@@ -349,6 +379,17 @@ class AsyncClient:
 
     # Events.
 
+    async def past_events(self, *, after: int = 0) -> AsyncIterator[types.Event]:
+        """What happened so far, oldest first, from the event after ``after``."""
+        accept = {"Accept": "application/json"}
+        while True:
+            page = await self._call("GET", "/events", query={"after": after, "limit": 500}, headers=accept)
+            for event in page["items"]:
+                after = int(event["id"])
+                yield cast(types.Event, event)
+            if not page["next_cursor"]:
+                return
+
     async def events(self, *, after: int = 0) -> AsyncIterator[types.Event]:
         """Events as they happen, none left out, from the one after ``after`` (0: from now on). Without end;
         a connection that breaks is made anew, for :attr:`retry_for` seconds."""
@@ -458,7 +499,8 @@ def _refusal(answer: httpx.Response) -> ServerError:
         if not isinstance(problem, dict):
             raise ValueError
     except ValueError:
-        problem = {"detail": f"HTTP {answer.status_code}: {answer.text[:200]}"}
+        text = " ".join(answer.text.split())
+        problem = {"detail": f"HTTP {answer.status_code}: {text[:200]}"}
     return from_problem({"status": answer.status_code, **problem})
 
 
