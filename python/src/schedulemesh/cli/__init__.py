@@ -1,4 +1,7 @@
-"""The ``schedulemesh`` command."""
+"""The ``schedulemesh`` command: the REST API for people and for shell scripts.
+
+It says what the server says. Nothing is decided here, and Ray is never imported.
+"""
 
 from __future__ import annotations
 
@@ -6,31 +9,56 @@ import os
 import sys
 from collections.abc import Sequence
 
-from schedulemesh import local
+#: Exit codes: something was refused or failed, the command line was wrong, interrupted with Ctrl-C.
+FAILED, USAGE, INTERRUPTED = 1, 2, 130
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line; returns the exit code."""
-    arguments = list(sys.argv[1:] if argv is None else argv)
-    if arguments[:1] != ["up"]:
-        print("usage: schedulemesh up [SETTINGS]; `schedulemesh up --help` lists them", file=sys.stderr)
-        return 2
+    """Run the command line, ``sys.argv`` by default; returns the exit code. Prints one sentence, and never
+    a traceback, when something goes wrong."""
+    import click
+
+    from schedulemesh.cli.app import app
+    from schedulemesh.errors import ScheduleMeshError
+    from schedulemesh.local import LocalError
+
     try:
-        return up(arguments[1:])
-    except local.LocalError as error:
-        print(f"schedulemesh: {error}", file=sys.stderr)
-        return 1
-
-
-def up(arguments: Sequence[str]) -> int:
-    """Become ``server up``, with this Python for Ray and the sidecar.
-
-    Raises:
-        LocalError: there is no server program to become.
-    """
-    program = local.binary()
-    os.environ.setdefault("SCHEDULEMESH_PYTHON", sys.executable)
-    try:
-        os.execv(program, [program, "up", *arguments])
+        code = app.main(argv, prog_name="schedulemesh", standalone_mode=False)
+        sys.stdout.flush()
+        return code if isinstance(code, int) else 0
+    except click.UsageError as error:
+        error.show()
+        return USAGE
+    except click.exceptions.Exit as ended:
+        return ended.exit_code
+    except click.ClickException as error:
+        return _fail(error.format_message())
+    except (click.Abort, KeyboardInterrupt):
+        return INTERRUPTED
+    except BrokenPipeError:
+        # Whoever read has enough. What is left in the buffer would complain at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return FAILED
+    except (ScheduleMeshError, LocalError) as error:
+        return _fail(_sentence(error))
     except OSError as error:
-        raise local.LocalError(f"the server program {program} does not run here: {error}") from None
+        return _fail(str(error))
+    except Exception as error:
+        if os.environ.get("SCHEDULEMESH_DEBUG"):
+            raise
+        return _fail(
+            f"a defect of this command ({type(error).__name__}: {error}); SCHEDULEMESH_DEBUG=1 shows where"
+        )
+
+
+def _sentence(error: Exception) -> str:
+    from schedulemesh.errors import Unauthorized
+
+    if isinstance(error, Unauthorized):
+        return f"{error}; give --token-file, or set SCHEDULEMESH_TOKEN or SCHEDULEMESH_TOKEN_FILE"
+    return str(error)
+
+
+def _fail(sentence: str) -> int:
+    print(f"schedulemesh: {sentence}", file=sys.stderr)
+    return FAILED

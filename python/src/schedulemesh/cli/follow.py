@@ -1,0 +1,94 @@
+"""``schedulemesh logs`` and ``events``: what happens, as it happens."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import TYPE_CHECKING
+
+import click
+
+from schedulemesh.cli import output
+from schedulemesh.cli.context import LONG_PATIENCE, Command, Settings, complete_task, pass_settings
+from schedulemesh.cli.tasks import event_word
+
+if TYPE_CHECKING:
+    from schedulemesh.types import Event
+
+_CHUNK = 1024 * 1024
+_TAIL = 256 * 1024
+
+
+@click.command(cls=Command, short_help="What a task's agent printed.")
+@click.argument("task_id", metavar="TASK", shell_complete=complete_task)
+@click.option("-f", "--follow", is_flag=True, help="Go on as it prints more, until it has ended.")
+@click.option("--stderr", is_flag=True, help="The standard error, instead of the standard output.")
+@click.option("--tail", type=click.IntRange(min=0), metavar="N", help="Begin with the last N lines.")
+@pass_settings
+def logs(settings: Settings, task_id: str, follow: bool, stderr: bool, tail: int | None) -> None:
+    """What TASK's agent printed, while it runs and after it ended."""
+    client = settings.client()
+    stream = "stderr" if stderr else "stdout"
+    offset, pause, first = (0 if tail is None else -_TAIL), 0.1, tail is not None
+    while True:
+        chunk = client.task_logs(task_id, stream=stream, offset=offset, limit=_CHUNK)
+        client.retry_for = LONG_PATIENCE if follow else client.retry_for
+        more = chunk["next_offset"] != offset and not (first and not chunk["text"])
+        if first:
+            lines = chunk["text"].splitlines(keepends=True)
+            chunk["text"] = "".join(lines[-tail:]) if tail else ""
+            first = False
+        if chunk["text"]:
+            if settings.json:
+                output.line(chunk)
+            else:
+                sys.stdout.write(chunk["text"])
+                sys.stdout.flush()
+        offset = chunk["next_offset"]
+        if more and chunk["text"]:
+            pause = 0.1
+            continue
+        if chunk["ended"] or not follow:
+            return
+        time.sleep(pause)
+        pause = min(1.5 * pause, 1.0)
+
+
+@click.command(cls=Command, short_help="What happened; -f follows.")
+@click.option("-f", "--follow", is_flag=True, help="Go on as things happen. Without --after: from now on.")
+@click.option(
+    "--after", type=click.IntRange(min=0), metavar="ID", help="Only events after the one of this id."
+)
+@click.option("--task", default="", shell_complete=complete_task, metavar="TASK", help="Only of this task.")
+@pass_settings
+def events(settings: Settings, follow: bool, after: int | None, task: str) -> None:
+    """What happened in the namespace, oldest first."""
+    client = settings.client()
+    seen = after or 0
+    if not follow or after is not None:
+        for event in client.past_events(after=seen):
+            seen = event["id"]
+            _print(settings, event, task)
+    if follow:
+        if not seen:
+            client.server()  # says at once when nobody answers
+        client.retry_for = LONG_PATIENCE
+        for event in client.events(after=seen):
+            _print(settings, event, task)
+
+
+def _print(settings: Settings, event: Event, task: str) -> None:
+    if task and event["task_id"] != task:
+        return
+    if settings.json:
+        output.line(event)
+        return
+    subject = event["task_id"] or event["pool"]
+    words = [
+        output.dim(output.clock(event["at"])),
+        output.pad(event_word(event), 11),
+        output.pad(subject, 20),
+        output.one_line(event["message"]),
+    ]
+    output.say("  ".join(words).rstrip())
+    sys.stdout.flush()
