@@ -22,6 +22,7 @@ type shared struct {
 	open     atomic.Int32   // bridges that are open
 	most     atomic.Int32
 	stuck    atomic.Bool // launches hang until they are given up
+	latest   atomic.Pointer[bridge.Fake]
 }
 
 func newShared() *shared {
@@ -38,7 +39,9 @@ func (s *shared) bridge(deployment string) bridge.Bridge {
 	n := s.open.Add(1)
 	for most := s.most.Load(); n > most && !s.most.CompareAndSwap(most, n); most = s.most.Load() {
 	}
-	return counted{s.cluster.Bridge(deployment), s}
+	f := s.cluster.Bridge(deployment)
+	s.latest.Store(f)
+	return counted{f, s}
 }
 
 func (c counted) Launch(ctx context.Context, r bridge.LaunchRequest) (bridge.Launched, error) {

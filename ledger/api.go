@@ -34,7 +34,9 @@ type Options struct {
 	// Jobs receives work for the agents after it is durable. It must not block.
 	Jobs    func([]Job)
 	Metrics *Metrics
-	Logger  *slog.Logger
+	// ClearWait is how long somebody waits for a namespace to be clean, a minute when 0.
+	ClearWait time.Duration
+	Logger    *slog.Logger
 }
 
 // Ledger is the door to quota and tasks. It is safe for concurrent use.
@@ -67,6 +69,9 @@ type Ledger struct {
 func Open(ctx context.Context, pool *pgxpool.Pool, opts Options) (*Ledger, error) {
 	if opts.Now == nil {
 		opts.Now = time.Now
+	}
+	if opts.ClearWait == 0 {
+		opts.ClearWait = time.Minute
 	}
 	if opts.Logger == nil {
 		opts.Logger = slog.New(slog.DiscardHandler)

@@ -40,10 +40,14 @@ func open(t *testing.T) *world {
 	return reopen(t, pool)
 }
 
-func reopen(t *testing.T, pool *pgxpool.Pool) *world {
+func reopen(t *testing.T, pool *pgxpool.Pool, change ...func(*ledger.Options)) *world {
 	t.Helper()
 	w := &world{t: t, db: pool, more: make(chan struct{}, 1)}
-	l, err := ledger.Open(t.Context(), pool, ledger.Options{Jobs: w.announce})
+	o := ledger.Options{Jobs: w.announce}
+	for _, f := range change {
+		f(&o)
+	}
+	l, err := ledger.Open(t.Context(), pool, o)
 	if err != nil {
 		t.Fatal(err)
 	}

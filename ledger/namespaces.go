@@ -22,11 +22,10 @@ const (
 	spaceEnded   = "ended"
 )
 
-// Bounds of a session's time to live, and how long somebody waits for a namespace to be clean.
+// Bounds of a session's time to live.
 const (
-	MinTTL    = time.Second
-	MaxTTL    = time.Hour
-	ClearWait = time.Minute
+	MinTTL = time.Second
+	MaxTTL = time.Hour
 )
 
 const defaultSpace = "default"
@@ -235,7 +234,7 @@ func (l *Ledger) nothingLives(ctx context.Context, q *dbgen.Queries, n dbgen.Nam
 
 // untilClean tries until it is done, or refused. In between the namespace is being cleared.
 func (l *Ledger) untilClean(ctx context.Context, name string, try func() (bool, error)) error {
-	over := time.NewTimer(ClearWait)
+	over := time.NewTimer(l.opts.ClearWait)
 	defer over.Stop()
 	for wait := 5 * time.Millisecond; ; wait = min(2*wait, 250*time.Millisecond) {
 		done, err := try()
@@ -274,7 +273,7 @@ func (l *Ledger) stillClosing(ctx context.Context, name string) error {
 			what += "; no server is connected to Ray cluster " + c
 		}
 	}
-	return refuse(ErrSpaceClosing, "namespace %q is still being cleared after %s; left: %s. This goes on by itself: try again later", name, ClearWait, what)
+	return refuse(ErrSpaceClosing, "namespace %q is still being cleared after %s; left: %s. This goes on by itself: try again later", name, l.opts.ClearWait, what)
 }
 
 // someOf names a few of what lives in a namespace, "" when nothing does, and the clusters it is on.

@@ -466,7 +466,11 @@ func TestNothingChangesInANamespaceThatIsBeingCleared(t *testing.T) {
 	if _, err := b.HoldNamespace(short, "x", by("s2")); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("holding it: %v", err)
 	}
-	_, err := b.HoldNamespace(ctx, "x", by("s1"))
+	hasty := reopen(t, w.db, func(o *ledger.Options) { o.ClearWait = 300 * time.Millisecond })
+	_, err := hasty.HoldNamespace(ctx, "x", by("s2"))
+	w.refused(err, ledger.ErrSpaceClosing, "low (", "no server is connected to Ray cluster local", "by itself")
+	w.refused(hasty.EndNamespace(ctx, "x", "s1", false), ledger.ErrSpaceClosing, "low (")
+	_, err = b.HoldNamespace(ctx, "x", by("s1"))
 	b.refused(err, ledger.ErrSpaceClosing, "another session id")
 	held.Store(false)
 	if n := b.hold("x", by("s3")); !n.Cleared || !n.Created {
