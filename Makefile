@@ -70,7 +70,7 @@ lock: ## Pin the Python packages anew (add ARGS=--upgrade for newer ones)
 	scripts/lock $(ARGS)
 
 .PHONY: demo
-demo: ## A training that makes way and comes back, on the server of `make run` in another terminal
+demo: build ## A training that makes way and comes back: on the server of `make run`, or on one of its own
 	@exec .venv/bin/python examples/training_preemption_demo.py
 
 .PHONY: bench

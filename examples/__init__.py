@@ -1,1 +1,1 @@
-"""Examples. With a server up (``make run``), each file that ends in ``_demo.py`` can be run as it is."""
+"""Examples: each file that ends in ``_demo.py``, and ``preemption_file_state.py``, can be run as it is."""

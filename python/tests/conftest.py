@@ -1,19 +1,31 @@
-"""What the tests share: a real Ray when one is named, and sidecars on it."""
+"""What the tests share: a real Ray when one is named, sidecars on it, and one real server."""
 
 from __future__ import annotations
 
 import http.client
+import itertools
 import json
+import logging
 import os
+import signal
 import socket
 import subprocess
 import sys
 import tempfile
+import textwrap
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+
+from schedulemesh import local
+from schedulemesh.client import Client
+from schedulemesh.core import RayScheduler
+from schedulemesh.simple import SimpleScheduler
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 class Refused(Exception):
@@ -148,3 +160,135 @@ def sidecar(ray_address: str) -> Iterator[Sidecar]:
     found = Sidecar(ray_address, f"pytest-{os.getpid()}-{time.time_ns() // 1000000}")
     yield found
     found.close()
+
+
+@pytest.fixture(scope="session")
+def server(ray_address: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[local.Started]:
+    """One server for the whole run, which scripts find by their environment."""
+    with pytest.MonkeyPatch.context() as patch:
+        # This user's own servers are none of our business.
+        patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
+        started = local.start(ray_address, keep=False)
+        patch.setenv("SCHEDULEMESH_URL", started.url)
+        patch.setenv("SCHEDULEMESH_TOKEN", started.token)
+        patch.setenv("RAY_ADDRESS", ray_address)
+        yield started
+        with Client(started.url, started.token) as client:
+            left = [one["name"] for one in client.namespaces()]
+        started.stop()
+        assert left == ["default"], "tests left schedulers behind"
+
+
+def connect(ray_address: str) -> None:
+    """Make this process a driver on the cluster."""
+    import ray
+
+    if not ray.is_initialized():
+        ray.init(ray_address, namespace="tests", log_to_driver=False, logging_level=logging.WARNING)
+
+
+@pytest.fixture(scope="module")
+def driver(server: local.Started, ray_address: str) -> Iterator[local.Started]:
+    """This process as a driver on the cluster of the server."""
+    import ray
+
+    connect(ray_address)
+    yield server
+    ray.shutdown()
+
+
+_numbers = itertools.count(1)
+
+
+@pytest.fixture
+def name() -> str:
+    """A name no other test has."""
+    return f"test-{next(_numbers)}"
+
+
+@pytest.fixture
+def simple(driver: local.Started, name: str) -> Iterator[SimpleScheduler]:
+    """A scheduler of this test's own, which leaves nothing."""
+    scheduler = SimpleScheduler(name)
+    yield scheduler
+    scheduler.shutdown()
+
+
+@pytest.fixture
+def scheduler(driver: local.Started, name: str) -> Iterator[RayScheduler]:
+    """The other kind."""
+    scheduler = RayScheduler(name)
+    yield scheduler
+    scheduler.shutdown()
+
+
+def remove(server: local.Started, name: str) -> None:
+    """Remove a scheduler that outlives its process, and whatever it has."""
+    with Client(server.url, server.token, name) as client:
+        client.delete_namespace(force=True)
+
+
+def held(scheduler: RayScheduler | SimpleScheduler) -> dict[str, dict[str, float]]:
+    """What each pool has given out or borrowed; empty when nobody holds anything."""
+    return {
+        pool["name"]: given
+        for pool in scheduler.list_pools()
+        if (
+            given := {
+                balance["resource"]: balance["reserved"] + balance["used"]
+                for balance in pool["balances"]
+                if balance["reserved"] or balance["used"] or balance["borrowed"] or balance["lent"]
+            }
+        )
+    }
+
+
+class Script:
+    """A user's script in a process of its own."""
+
+    def __init__(self, directory: Path, text: str, **environment: str) -> None:
+        self.file = directory / "script.py"
+        self.file.write_text(textwrap.dedent(text))
+        self.process = subprocess.Popen(
+            [sys.executable, str(self.file)],
+            cwd=directory,
+            env={**os.environ, **environment},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def line(self) -> str:
+        """The next line it prints."""
+        assert self.process.stdout is not None
+        if said := self.process.stdout.readline():
+            return said.rstrip("\n")
+        raise AssertionError(f"it ended: {self.end()}")
+
+    def signal(self, number: signal.Signals) -> None:
+        self.process.send_signal(number)
+
+    def end(self, seconds: float = 60.0) -> tuple[int, str, str]:
+        """Wait for it: exit code, and what else it said on stdout and stderr."""
+        try:
+            out, err = self.process.communicate(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            raise
+        return self.process.returncode, out, err
+
+
+@pytest.fixture
+def script(server: local.Started, tmp_path: Path) -> Iterator[Callable[..., Script]]:
+    """Starts scripts, in a directory of this test."""
+    started: list[Script] = []
+
+    def start(text: str, **environment: str) -> Script:
+        started.append(Script(tmp_path, text, **environment))
+        return started[-1]
+
+    yield start
+    for one in started:
+        if one.process.poll() is None:
+            one.process.kill()
+            one.process.communicate()

@@ -1,17 +1,14 @@
-"""The training demo: its training is exactly repeatable, its agent stops and resumes, its story is checked.
-
-The story itself needs a whole server: ``make demo``.
-"""
+"""The examples: each is run as a user would, and tells its story to the end. The training demo's training is
+exactly repeatable, and its agent stops and resumes."""
 
 from __future__ import annotations
 
-import http.server
 import json
 import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +17,10 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from examples import training_preemption_demo as demo  # noqa: E402
-from examples.api import API, APIError  # noqa: E402
 from examples.digits import DigitsTraining  # noqa: E402
-from examples.training_agent import TrainingAgentActor  # noqa: E402
+from examples.training_preemption_demo import TrainingAgentActor  # noqa: E402
+
+from schedulemesh.local import Started  # noqa: E402
 
 STEPS = 12
 
@@ -191,22 +188,22 @@ def test_one_with_a_supervisor_trains_by_itself_until_it_is_cancelled() -> None:
     assert other.training.fingerprint() == trained(state["step"] + 5).fingerprint()
 
 
-def test_progress_is_printed_the_way_the_demo_reads_it(capsys: pytest.CaptureFixture[str]) -> None:
+def test_progress_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     TrainingAgentActor("a", {}, steps=101).train(task_id="t")
-    said = demo._PROGRESS.findall(capsys.readouterr().out)
-    assert [int(step) for step, _ in said] == [50, 100, 101]
+    said = [line.split(",")[0] for line in capsys.readouterr().out.splitlines()]
+    assert said == ["step 50 of 101", "step 100 of 101", "completed at step 101 of 101"]
 
 
-def test_a_worker_finds_and_builds_it_by_the_path_the_demo_submits() -> None:
+@pytest.mark.parametrize("module", ["examples.training_preemption_demo", "examples.training_agent"])
+def test_a_worker_finds_and_builds_it_by_its_path(module: str) -> None:
     program = """
 import importlib, sys
-module, _, name = sys.argv[1].partition(":")
-agent = getattr(importlib.import_module(module), name)("a", {"training_stage": "rlhf"}, steps=3, seed=1)
-print(agent.train(task_id="t")["fingerprint"])
+cls = importlib.import_module(sys.argv[1]).TrainingAgentActor
+print(cls("a", {"training_stage": "rlhf"}, steps=3, seed=1).train(task_id="t")["fingerprint"])
 """
     out = subprocess.run(
-        [sys.executable, "-c", program, demo.ACTOR_CLASS],
-        env={**os.environ, "PYTHONPATH": demo.worker_path()},
+        [sys.executable, "-c", program, module],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "python" / "src")])},
         cwd="/",
         check=True,
         stdout=subprocess.PIPE,
@@ -223,207 +220,46 @@ def test_importing_the_demo_loads_neither_scikit_learn_nor_ray() -> None:
     subprocess.run([sys.executable, "-c", program], env={**os.environ, "PYTHONPATH": str(ROOT)}, check=True)
 
 
-# The calls.
+# The stories.
 
 
-class Stub(http.server.BaseHTTPRequestHandler):
-    """Answers what it is told to, and remembers what it was asked."""
-
-    answers: list[tuple[int, bytes]]
-    asked: list[tuple[str, str, str]]
-
-    def do_GET(self) -> None:
-        self.asked.append((self.command, self.path, self.headers.get("Authorization", "")))
-        status, body = self.answers.pop(0)
-        self.send_response(status)
-        self.end_headers()
-        self.wfile.write(body)
-
-    do_POST = do_GET
-
-    def log_message(self, format: str, *args: Any) -> None:
-        pass
-
-
-@pytest.fixture
-def stub() -> Iterator[tuple[str, type[Stub]]]:
-    handler = type("Handler", (Stub,), {"answers": [], "asked": []})
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}", handler
-        server.shutdown()
-
-
-@pytest.fixture
-def settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> pytest.MonkeyPatch:
-    for name in ("URL", "TOKEN", "TOKEN_FILE"):
-        monkeypatch.delenv(f"SCHEDULEMESH_{name}", raising=False)
-    monkeypatch.setenv("SCHEDULEMESH_DATA", str(tmp_path))
-    return monkeypatch
-
-
-def test_it_finds_the_server_and_its_token(settings: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    api = API.find("demo")
-    assert (api.url, api.token) == ("http://127.0.0.1:8080", "")
-    (tmp_path / "token").write_text("secret\n")
-    (tmp_path / "url").write_text("http://127.0.0.1:9999/\n")
-    api = API.find("demo")
-    assert (api.url, api.token) == ("http://127.0.0.1:9999", "secret")
-    settings.setenv("SCHEDULEMESH_URL", "http://elsewhere")
-    settings.setenv("SCHEDULEMESH_TOKEN", "another")
-    api = API.find("demo")
-    assert (api.url, api.token) == ("http://elsewhere", "another")
-
-
-def test_no_server_is_a_sentence(settings: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    settings.setenv("SCHEDULEMESH_URL", "http://127.0.0.1:1")
-    assert demo.main([]) == 1
-    assert "start one with `make run`" in capsys.readouterr().err
-
-
-def test_a_refused_token_and_a_refused_call_are_sentences(stub: tuple[str, type[Stub]]) -> None:
-    url, handler = stub
-    api = API(url, "secret", "a b")
-    handler.answers += [
-        (401, b"{}"),
-        (409, json.dumps({"code": "pool_exists", "title": "It exists", "detail": "there is one"}).encode()),
-        (404, b"<html>"),
-    ]
-    with pytest.raises(APIError, match="does not accept this token"):
-        api.get("/pools")
-    with pytest.raises(APIError, match="there is one") as refused:
-        api.post("/pools", {}, wait="1s")
-    assert refused.value.code == "pool_exists"
-    with pytest.raises(APIError, match="no ScheduleMesh server"):
-        api.get("/pools")
-    assert handler.asked[1] == ("POST", "/api/v1/pools?namespace=a+b&wait=1s", "Bearer secret")
-
-
-def test_a_broken_stream_is_taken_up_behind_its_last_event(stub: tuple[str, type[Stub]]) -> None:
-    url, handler = stub
-    one, two = ({"id": i, "type": "running"} for i in (7, 9))
-    handler.answers += [
-        (200, b": alive\n\n" + f"id: 7\ndata: {json.dumps(one)}\n\n".encode()),
-        (200, f"id: 9\ndata: {json.dumps(two)}\n\n".encode()),
-        (401, b"{}"),
-    ]
-    events = API(url, "", "demo").events(after=5, idle=30)
-    assert [next(events), next(events)] == [one, two]
-    with pytest.raises(APIError, match="does not accept"):
-        next(events)
-    assert [path.rpartition("after=")[2] for _, path, _ in handler.asked] == ["5", "7", "9"]
-
-
-def test_idle_events_say_so(stub: tuple[str, type[Stub]]) -> None:
-    url, handler = stub
-    free = threading.Event()
-    handler.do_GET = lambda self: free.wait()  # type: ignore
-    assert next(API(url, "", "demo").events(after=5, idle=0.01)) is None
-    free.set()
-
-
-# The story's end.
-
-
-def event(kind: str, second: int, attempt: int) -> dict[str, Any]:
-    return {"type": kind, "at": f"2026-01-01T00:00:{second:02}.000Z", "attempt": attempt}
-
-
-TURNS = [
-    event("submitted", 0, 1),
-    event("running", 1, 1),
-    event("preempting", 5, 1),
-    event("phase:saving", 6, 1),
-    event("queued", 7, 1),
-    event("running", 12, 2),
-    event("stopping", 20, 2),
-    event("completed", 21, 2),
-]
-
-
-def test_who_ran_when_is_read_from_the_timeline() -> None:
-    runs = demo.runs_of("pretraining", TURNS)
-    first, second = runs
-    assert (first.attempt, first.end - first.start, first.outcome) == (1, 4, "made way")
-    assert (second.attempt, second.end - second.start, second.outcome) == (2, 8, "completed")
-    head, *lines = demo.table(runs, width=19)
-    assert head.split() == ["task", "attempt", "from", "to"]
-    assert lines[0].split() == ["pretraining", "1", "0.0", "s", "4.0", "s", "####", "made", "way"]
-    assert lines[1].endswith("           ######## completed")
-
-
-class Told:
-    """A server on which everything happened as told, but for what a test changes."""
-
-    url = "http://server"
-
-    def __init__(self, story: demo.Story) -> None:
-        here = trained(STEPS)
-        story.undisturbed = here
-        ids = {"task_id": story.pretraining.task_id, "preemptor_task_id": story.rlhf.task_id}
-        self.preemption = {
-            **ids,
-            "id": 1,
-            "reason": "label_based_preemption",
-            "cancel_success": True,
-            "saved_state": {"step": 5, "accuracy": 0.9},
-        }
-        self.pretraining: dict[str, Any] = {
-            "state": "completed",
-            "priority": 5,
-            "preemptions": 1,
-            "attempt": 2,
-        }
-        self.pretraining["result"] = {
-            "step": STEPS,
-            "resumed_from": 5,
-            "accuracy": here.accuracy(),
-            "fingerprint": here.fingerprint(),
-        }
-        self.rlhf = {"state": "completed", "priority": 5, "preemptions": 0, "attempt": 1}
-        self.rlhf_events = [event("running", 8, 1), event("stopping", 10, 1)]
-        self.answers: dict[str, Callable[[], Any]] = {
-            "/preemptions": lambda: {"items": [self.preemption]},
-            "/preemptions/1": lambda: self.preemption,
-            f"/tasks/{story.pretraining.task_id}": lambda: self.pretraining,
-            f"/tasks/{story.rlhf.task_id}": lambda: self.rlhf,
-            f"/tasks/{story.pretraining.task_id}/events": lambda: {"items": TURNS},
-            f"/tasks/{story.rlhf.task_id}/events": lambda: {"items": self.rlhf_events},
-        }
-
-    def get(self, path: str) -> Any:
-        return self.answers[path]()
-
-    def page(self, kind: str, name: str) -> str:
-        return f"{self.url}/{kind}/{name}"
+def run(*command: str) -> subprocess.CompletedProcess[str]:
+    path = os.pathsep.join([str(ROOT / "python" / "src"), os.environ.get("PYTHONPATH", "")])
+    return subprocess.run(
+        [sys.executable, *command],
+        env={**os.environ, "PYTHONPATH": path},
+        cwd=ROOT / "examples",
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=240,
+    )
 
 
 @pytest.mark.parametrize(
-    ("change", "complaint"),
+    "command",
     [
-        (lambda told: None, None),
-        (lambda told: told.pretraining["result"].update(accuracy=0.5), "accuracy of the undisturbed run"),
-        (lambda told: told.pretraining["result"].update(fingerprint="another"), "same weights"),
-        (lambda told: told.pretraining["result"].update(resumed_from=0), "resumed where it was saved"),
-        (lambda told: told.pretraining.update(state="failed", result=None), "resumed where it was saved"),
-        (lambda told: told.preemption.update(reason="same_pool_preemption"), "by label"),
-        (lambda told: told.preemption.update(cancel_success=False), "stopped when asked"),
-        (lambda told: told.preemption.update(saved_state=None), "stopped when asked"),
-        (lambda told: told.rlhf.update(preemptions=1), "rlhf completed"),
-        (lambda told: told.rlhf_events.append(event("running", 14, 2)), "took turns"),
-        (lambda told: told.rlhf_events.__setitem__(1, event("stopping", 15, 1)), "took turns"),
+        ["automated_preemption_demo.py"],
+        ["label_preemption_demo.py", "--stay"],  # nobody is there to press Enter
+        ["training_preemption_demo.py", "--steps", "300"],
+        ["preemption_file_state.py"],
+        ["preemption_demo.py"],
+        ["priority_scheduling_demo.py"],
     ],
+    ids=lambda command: command[0],
 )
-def test_the_demo_notices_what_did_not_happen_as_told(
-    change: Callable[[Told], None], complaint: str | None, capsys: pytest.CaptureFixture[str]
-) -> None:
-    story = demo.Story(None, STEPS)  # type: ignore[arg-type]
-    told = Told(story)
-    story.api = told  # type: ignore[assignment]
-    change(told)
-    assert story.report() is (complaint is None)
-    complaints = [line for line in capsys.readouterr().out.splitlines() if line.startswith("  NO")]
-    if complaint is None:
-        assert complaints == []
-    else:
-        assert any(complaint in line for line in complaints)
+def test_each_tells_its_story_to_the_end(server: Started, command: list[str]) -> None:
+    done = run(*command)
+    assert done.returncode == 0, done.stdout
+    assert done.stdout.endswith("All of it happened as told.\n")
+    assert f"watch it at {server.url}/?namespace=" in done.stdout
+    assert "  yes  " in done.stdout
+    assert "  NO   " not in done.stdout
+
+
+def test_one_that_goes_otherwise_says_so_and_exits_with_1(server: Started) -> None:
+    done = run("-c", "import label_preemption_demo as demo; demo.TIERS = {}; demo.main()")
+    assert done.returncode == 1, done.stdout
+    assert "  NO   premium goes before batch at equal priority" in done.stdout
+    assert "This did not happen as told: premium goes before batch" in done.stdout

@@ -24,6 +24,10 @@ type report struct {
 
 func (r *run) pythonTests(ctx context.Context) {
 	r.title("Python tests")
+	if _, err := r.command(ctx, "go", "build", "-o", "bin/server", "./cmd/server"); err != nil {
+		r.result("the server they talk to", failed, err.Error())
+		return
+	}
 	file, err := os.CreateTemp("", "schedulemesh-pytest-*.xml")
 	if err != nil {
 		r.result("pytest", failed, err.Error())
