@@ -253,6 +253,26 @@ def test_namespaces_are_listed(run: Run, pool: str, space: str) -> None:
     assert space in [found["name"] for found in parsed(run("namespaces", "--json"))]
 
 
+def test_a_namespace_is_shown_and_deleted(run: Run, pool: str, space: str) -> None:
+    running(run, "t1", "--cpu", "1")
+    assert ["Live tasks", "1"] in rows(good(run("namespaces", "show", space)))
+    assert parsed(run("namespaces", "show", space, "--json"))["pools"] == 1
+    refused(run("namespaces", "delete", space), space)
+    assert "is gone" in good(run("namespaces", "delete", space, "--force"))
+    assert space not in good(run("namespaces"))
+    refused(run("namespaces", "show", space), space)
+
+
+def test_a_namespace_of_a_session_says_who_holds_it(run: Run, space: str) -> None:
+    held = client(space)
+    held.open_namespace(detached=False, session="one", owner="ann@laptop, train.py", ttl=30)
+    try:
+        (row,) = [row for row in rows(good(run("namespaces"))) if row[0] == space]
+        assert row[1:3] == ["of a session", "ann@laptop, train.py"]
+    finally:
+        held.delete_namespace(session="one")
+
+
 def test_up_shows_the_servers_own_settings() -> None:
     found = subprocess.run([*COMMAND, "up", "--help"], capture_output=True, text=True, timeout=30)
     assert "--ray-cpus" in found.stdout + found.stderr
@@ -298,6 +318,20 @@ def test_columns_stand_under_each_other_whatever_the_script(run: Run, space: str
     lines = good(run("pools")).splitlines()
     places = zip(lines, ("STATE", "open", "open"), strict=True)
     assert len({output.width(line[: line.index(word)]) for line, word in places}) == 1
+
+
+def test_names_that_the_terminal_cannot_show(run: Run, space: str) -> None:
+    client(space).create_pool("推理", resources={"cpu": 2})
+    plain = {**os.environ, "PYTHONIOENCODING": "ascii", "LC_ALL": "C"}
+    for words in (
+        ["pools"],
+        ["tasks", "list", "--help"],
+        ["tasks", "show", b"\xff"],
+        ["pools", "show", "练"],
+    ):
+        found = subprocess.run([*COMMAND, *words], env=plain, capture_output=True, timeout=30)
+        assert b"defect" not in found.stderr
+        assert found.returncode == (1 if b"\xff" in words or "练" in words else 0), found.stderr
 
 
 def test_a_pool_is_held_drained_and_resumed(run: Run, pool: str, space: str) -> None:

@@ -270,6 +270,7 @@ class Namespace(TypedDict, total=False):
     ephemeral: bool
     session_owner: str
     expires_at: str | None
+    closing: bool
     created: bool
     cleared: bool
     pools: int

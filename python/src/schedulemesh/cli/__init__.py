@@ -5,6 +5,7 @@ It says what the server says. Nothing is decided here, and Ray is never imported
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -19,9 +20,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     import click
 
     from schedulemesh.cli.app import app
-    from schedulemesh.errors import ScheduleMeshError
-    from schedulemesh.local import LocalError
 
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # what the terminal cannot show becomes a question mark
     try:
         code = app.main(argv, prog_name="schedulemesh", standalone_mode=False)
         sys.stdout.flush()
@@ -39,24 +41,24 @@ def main(argv: Sequence[str] | None = None) -> int:
         # Whoever read has enough. What is left in the buffer would complain at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
-    except (ScheduleMeshError, LocalError) as error:
-        return _fail(_sentence(error))
-    except OSError as error:
-        return _fail(str(error))
     except Exception as error:
         if os.environ.get("SCHEDULEMESH_DEBUG"):
             raise
-        return _fail(
-            f"a defect of this command ({type(error).__name__}: {error}); SCHEDULEMESH_DEBUG=1 shows where"
-        )
+        return _fail(_sentence(error))
 
 
 def _sentence(error: Exception) -> str:
-    from schedulemesh.errors import Unauthorized
+    from schedulemesh.errors import ScheduleMeshError, Unauthorized
+    from schedulemesh.local import LocalError
 
-    if isinstance(error, Unauthorized):
-        return f"{error}; give --token-file, or set SCHEDULEMESH_TOKEN or SCHEDULEMESH_TOKEN_FILE"
-    return str(error)
+    match error:
+        case Unauthorized():
+            return f"{error}; give --token-file, or set SCHEDULEMESH_TOKEN or SCHEDULEMESH_TOKEN_FILE"
+        case ScheduleMeshError() | LocalError() | OSError():
+            return " ".join(str(error).split())
+        case UnicodeEncodeError():
+            return f"{error.object!r} is not text in UTF-8"
+    return f"a defect of this command ({type(error).__name__}: {error}); SCHEDULEMESH_DEBUG=1 shows where"
 
 
 def _fail(sentence: str) -> int:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import sys
 import time
 import unicodedata
@@ -56,12 +55,8 @@ def state(word: str) -> str:
 
 
 def say(text: str = "") -> None:
-    """A line for people. Bytes that the terminal's encoding lacks become question marks."""
-    try:
-        print(text)
-    except UnicodeEncodeError:
-        encoding = sys.stdout.encoding or "ascii"
-        print(text.encode(encoding, "replace").decode(encoding))
+    """A line for people."""
+    print(text)
 
 
 def document(value: Any) -> None:
@@ -133,7 +128,15 @@ def one_line(text: str) -> str:
 
 def terminal_width() -> int:
     """Columns of the terminal; without one, lines may be as long as they are."""
-    return shutil.get_terminal_size().columns if sys.stdout.isatty() else 10_000
+    return screen()[0] if sys.stdout.isatty() else 10_000
+
+
+def screen() -> tuple[int, int]:
+    """Columns and lines of the terminal."""
+    import shutil
+
+    size = shutil.get_terminal_size()
+    return size.columns, size.lines
 
 
 @dataclass(frozen=True)
@@ -161,7 +164,14 @@ def table(
     widths = {i: max([width(heads[i].title), *(width(row[i]) for row in body)]) for i in used}
     room = terminal_width() if room is None else room
     lines = [
-        "  ".join(paint(pad(heads[i].title, widths[i], heads[i].right), bold=True) for i in used).rstrip()
+        "  ".join(
+            pad(
+                paint(heads[i].title, bold=True),
+                widths[i] if i != used[-1] or heads[i].right else 0,
+                heads[i].right,
+            )
+            for i in used
+        ).rstrip()
     ]
     for row in body:
         before = sum(widths[i] + 2 for i in used[:-1])
@@ -186,7 +196,7 @@ def facts(pairs: Iterable[tuple[str, str]]) -> None:
     kept = [(name, value) for name, value in pairs if value]
     wide = max((width(name) for name, _ in kept), default=0)
     for name, value in kept:
-        say(f"{dim(pad(name, wide))}  {value}")
+        say(f"{pad(dim(name), wide)}  {value}")
 
 
 # Figures.

@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
-import shutil
-import subprocess
 import sys
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -85,6 +81,8 @@ def edit(settings: Settings, comment: str) -> None:
     What you leave is checked first. It is refused when somebody else changed the policy meanwhile; your
     text is kept then.
     """
+    import tempfile
+
     from schedulemesh.errors import ScheduleMeshError
 
     client = settings.client()
@@ -123,6 +121,10 @@ def edit(settings: Settings, comment: str) -> None:
 
 
 def _open_editor(path: Path) -> None:
+    import shlex
+    import shutil
+    import subprocess
+
     named = os.environ.get("VISUAL") or os.environ.get("EDITOR") or ""
     try:
         command = shlex.split(named) if named else [e for e in ("nano", "vim", "vi") if shutil.which(e)][:1]

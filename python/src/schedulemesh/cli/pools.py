@@ -74,17 +74,20 @@ def pool_table(found: Sequence[Pool]) -> tuple[list[Column | str], list[list[str
     for pool in found:
         has = balances(pool)
         row = [pool["name"], hold_words(pool), f"{pool['running']:,}", f"{pool['queued']:,}"]
-        row += [_share(name, has[name]) if name in has else output.dim(output.NONE) for name in names]
+        row += [
+            share_words(name, has[name], "/") if name in has else output.dim(output.NONE) for name in names
+        ]
         rows.append([*row, output.labels(pool["labels"])])
     return columns, rows
 
 
-def _share(name: str, balance: Balance) -> str:
+def share_words(name: str, balance: Balance, of: str) -> str:
+    """What is taken, and of how much: "3/4", "2/8 GiB"."""
     most = output.amount(name, limit(balance))
     now = output.amount(name, taken(balance))
     if now.split()[-1:] == most.split()[-1:]:
         now = now.split()[0]  # one unit is enough
-    return f"{now}/{most}"
+    return f"{now}{of}{most}"
 
 
 @pools.command("list")

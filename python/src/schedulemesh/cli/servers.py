@@ -10,7 +10,7 @@ import click
 
 from schedulemesh import __version__
 from schedulemesh.cli import output
-from schedulemesh.cli.context import Command, Settings, pass_settings
+from schedulemesh.cli.context import Command, Group, Settings, complete_namespace, pass_settings
 from schedulemesh.cli.pools import pool_table
 
 
@@ -114,10 +114,18 @@ def _ray(server: Any, nodes: Any) -> str:
     return address + has + output.dim(versions)
 
 
-@click.command(cls=Command, short_help="Schedulers' names on the server.")
+@click.group(cls=Group, default="list", short_help="Schedulers' names on the server.")
+def namespaces() -> None:
+    """The namespaces of the server: what schedulers' names stand for. Without a command: list them."""
+
+
+name_argument = click.argument("name", shell_complete=complete_namespace)
+
+
+@namespaces.command("list")
 @pass_settings
-def namespaces(settings: Settings) -> None:
-    """The namespaces of the server: what a scheduler's name stands for."""
+def list_namespaces(settings: Settings) -> None:
+    """All namespaces, and who holds them."""
     found = settings.client().namespaces()
     if settings.json:
         output.document(found)
@@ -127,13 +135,58 @@ def namespaces(settings: Settings) -> None:
         [
             [
                 space["name"],
-                "of a session" if space.get("ephemeral") else "kept",
+                _kind(space),
                 output.one_line(space.get("session_owner") or ""),
                 output.clock(space["expires_at"]) if space.get("expires_at") else "",
             ]
             for space in found
         ],
     )
+
+
+def _kind(space: Any) -> str:
+    if space.get("closing"):
+        return output.paint("being cleared", "yellow")
+    return "of a session" if space.get("ephemeral") else "kept"
+
+
+@namespaces.command("show")
+@name_argument
+@pass_settings
+def show_namespace(settings: Settings, name: str) -> None:
+    """Who holds a namespace, and how much there is in it."""
+    space = settings.client().within(name).get_namespace()
+    if settings.json:
+        output.document(space)
+        return
+    output.facts(
+        [
+            ("Namespace", output.paint(space["name"], bold=True)),
+            ("Kind", _kind(space)),
+            ("Held by", output.one_line(space.get("session_owner") or "")),
+            ("Until", output.clock(space["expires_at"]) if space.get("expires_at") else ""),
+            ("Pools", f"{space['pools']:,}"),
+            ("Live tasks", f"{space['live_tasks']:,}"),
+            ("Agents", f"{space['agents']:,}"),
+        ]
+    )
+
+
+@namespaces.command("delete")
+@name_argument
+@click.option("--force", is_flag=True, help="Whoever holds it, and whatever lives in it.")
+@pass_settings
+def delete_namespace(settings: Settings, name: str, force: bool) -> None:
+    """Remove a namespace with its pools, policy and history.
+
+    It is refused while something lives in it, or a session holds it, unless --force is given: that stops
+    all of it.
+    """
+    settings.client().within(name).delete_namespace(force=force)
+    if settings.json:
+        output.document({"name": name, "deleted": True})
+    else:
+        output.say(f"Namespace {name} is {'empty' if name == 'default' else 'gone'}.")
 
 
 @click.command(cls=Command, short_help="A script that completes commands and names.")

@@ -38,7 +38,7 @@ tasks_argument = click.argument(
 
 @click.group(cls=Group, default="list", short_help="List, show, cancel and wait for tasks.")
 def tasks() -> None:
-    """Tasks. Without a command: list them."""
+    """Tasks. Without a command: list them; `schedulemesh tasks list --help` says how to narrow the list."""
 
 
 @tasks.command("list")
@@ -110,7 +110,7 @@ def task_table(found: Sequence[Task]) -> tuple[list[Column | str], list[list[str
             output.amounts(task["resources"]),
             output.age(task["submitted_at"], now),
             ran(task, now),
-            note(task),
+            note(task, now),
         ]
         for task in found
     ]
@@ -118,24 +118,34 @@ def task_table(found: Sequence[Task]) -> tuple[list[Column | str], list[list[str
 
 def ran(task: Task, now: float) -> str:
     """For how long the latest attempt ran, or runs."""
-    began = output.moment(task.get("started_at"))
-    if began is None:
+    began, ended = output.moment(task.get("started_at")), output.moment(task.get("ended_at"))
+    if began is None or (ended is None and task["state"] in ("queued", "reserved", "launching")):
         return output.dim(output.NONE)
-    return output.duration(max(0.0, int((output.moment(task.get("ended_at")) or now) - began)))
+    return output.duration(max(0, int((ended or now) - began)))
 
 
-def note(task: Task) -> str:
-    """What is worth knowing of a task beyond its state."""
-    words = []
+def starts(task: Task, now: float) -> str:
+    """When a task in the line is expected to start."""
+    at = output.moment((task.get("queue") or {}).get("eta"))
+    return "" if at is None else "in " + output.duration(max(0, int(at - now)))
+
+
+def line(task: Task, now: float) -> str:
+    """Where a task stands in the line, and when it is expected to start."""
     position = task.get("queue_position")
-    if position:
-        words.append(f"number {position} in the line")
-    if task["attempt"] > 1:
-        words.append(f"attempt {task['attempt']}")
-    if task.get("preemptions"):
-        words.append(f"preempted {output.count(task['preemptions'], 'time')}")
-    queue = task.get("queue") or {}
-    words.append(output.one_line(task.get("reason") or queue.get("reason") or ""))
+    start = starts(task, now)
+    words = [f"number {position} in the line" if position else "", f"starts {start}" if start else ""]
+    return ", ".join(word for word in words if word)
+
+
+def note(task: Task, now: float) -> str:
+    """What is worth knowing of a task beyond its state."""
+    words = [
+        line(task, now),
+        f"attempt {task['attempt']}" if task["attempt"] > 1 else "",
+        f"preempted {output.count(task['preemptions'], 'time')}" if task.get("preemptions") else "",
+        output.one_line(task.get("reason") or ""),
+    ]
     return "; ".join(word for word in words if word)
 
 
@@ -171,9 +181,9 @@ def show(settings: Settings, task_id: str) -> None:
                 "Submitted",
                 f"{output.age(task['submitted_at'], now)} ago by {task.get('submitted_by') or 'nobody'}",
             ),
-            ("Ran", ran(task, now) if task.get("started_at") else ""),
+            ("Ran", ran(task, now).removeprefix(output.dim(output.NONE))),
             ("Estimate", output.duration(estimate) if estimate else ""),
-            ("In the line", note(task) if task["state"] == "queued" else ""),
+            ("Line", "; ".join(filter(None, [line(task, now), (task.get("queue") or {}).get("note") or ""]))),
             ("Result", _compact(task.get("result"))),
             ("Saved state", _compact(task.get("saved_state"))),
         ]
@@ -272,7 +282,10 @@ def complete(settings: Settings, task_ids: tuple[str, ...], wait: bool) -> None:
 @tasks_argument
 @pass_settings
 def restore(settings: Settings, task_ids: tuple[str, ...]) -> None:
-    """Run preempted tasks again from their saved states, as soon as there is room."""
+    """Run preempted tasks again, from their saved states.
+
+    They wait in the line when there is no room yet.
+    """
     _each(settings, task_ids, settings.client().resume)
 
 

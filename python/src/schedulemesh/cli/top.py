@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import shutil
 import sys
 import time
 from collections.abc import Iterator
@@ -16,9 +15,9 @@ import click
 from schedulemesh.cli import output
 from schedulemesh.cli.context import SECONDS, Command, Settings, pass_settings
 from schedulemesh.cli.output import Column
-from schedulemesh.cli.pools import balances, hold_words, limit, taken
+from schedulemesh.cli.pools import balances, hold_words, limit, share_words, taken
 from schedulemesh.cli.preemption import REASONS
-from schedulemesh.cli.tasks import note, ran
+from schedulemesh.cli.tasks import note, ran, starts
 
 if TYPE_CHECKING:
     from schedulemesh.client import Client
@@ -80,10 +79,10 @@ def _live(settings: Settings, client: Client, picture: Picture, interval: float)
     trouble = ""
     with _screen() as key:
         while True:
-            size = shutil.get_terminal_size()
-            lines = frame(settings, client.url, picture, size.columns, size.lines, trouble)
+            columns, rows = output.screen()
+            lines = frame(settings, client.url, picture, columns, rows, trouble)
             # Over the old picture, line by line: nothing flickers.
-            drawn = "\x1b[H" + "".join(f"{line}\x1b[K\r\n" for line in lines[: size.lines - 1]) + "\x1b[J"
+            drawn = "\x1b[H" + "".join(f"{line}\x1b[K\r\n" for line in lines[: rows - 1]) + "\x1b[J"
             sys.stdout.write(drawn)
             sys.stdout.flush()
             if key(interval) in ("q", "Q", "\x1b", "\x03", "\x04"):
@@ -200,7 +199,7 @@ def _bar(name: str, balance: Balance) -> str:
     share = taken(balance) / most if most else 0
     colour = "red" if share > 0.95 else "yellow" if share > 0.75 else "green"
     bar = output.paint("█" * used + "▒" * reserved, colour) + output.dim("░" * (_BAR - used - reserved))
-    return f"{bar} {output.amount(name, taken(balance))} of {output.amount(name, limit(balance))}"
+    return f"{bar} {share_words(name, balance, ' of ')}"
 
 
 def _running(tasks: list[Task], now: float) -> Table:
@@ -223,7 +222,7 @@ def _running(tasks: list[Task], now: float) -> Table:
             output.amounts(task["held"] or task["resources"]),
             ran(task, now),
             _left(task, now),
-            note(task),
+            note(task, now),
         ]
         for task in tasks
     ]
@@ -246,6 +245,7 @@ def _waiting(tasks: list[Task], now: float) -> Table:
         Column("PRIORITY", right=True),
         "RESOURCES",
         Column("WAITED", right=True),
+        Column("STARTS", right=True),
         Column("WHY", flexible=True),
     ]
     return heads, [
@@ -256,6 +256,7 @@ def _waiting(tasks: list[Task], now: float) -> Table:
             output.number(task["priority"]),
             output.amounts(task["resources"]),
             output.age(task.get("queued_at") or task["submitted_at"], now),
+            starts(task, now),
             output.one_line((task.get("queue") or {}).get("reason") or task.get("reason") or ""),
         ]
         for task in tasks
