@@ -143,3 +143,41 @@ func TestClearingGoesOnWhenRayIsBack(t *testing.T) {
 	nobody(t, s)
 	verified(t, b)
 }
+
+// What is being taken, or made, is stopped by force: nobody waits for its cancel, its state or
+// its constructor.
+func TestClearingWaitsForNoAgentThatHangs(t *testing.T) {
+	t.Parallel()
+	a, b, s := two(t)
+	const ns = "?namespace=x"
+	hangs := func(id, class string, cpu float64, more string) string {
+		return fmt.Sprintf(`{"task_id": %q, "pool": "p", "resources": {"cpu": %v}, "actor_class": "schedulemesh.testing.agents:%s"%s}`, id, cpu, class, more)
+	}
+	for name, by := range map[string]*app.App{"the server that runs the agents": a, "the other": b} {
+		want(t, send(t, a, "PUT", "/api/v1/namespaces/x", `{"session": "s `+name+`"}`), 200, `"created":true`)
+		want(t, send(t, a, "PATCH", "/api/v1/policy"+ns, `{"policy": {"cancel_timeout": 300, "save_timeout": 300}}`), 200)
+		want(t, send(t, a, "POST", "/api/v1/pools"+ns, `{"name": "p", "resources": {"cpu": 8}}`), 201)
+		want(t, send(t, a, "POST", "/api/v1/tasks"+ns+"&wait=10s", hangs("by-hand", "HangingCancel", 1, `, "priority": 9`)), 201, `"running"`)
+		want(t, send(t, a, "POST", "/api/v1/tasks"+ns+"&wait=10s", hangs("cancel", "HangingCancel", 2, "")), 201, `"running"`)
+		want(t, send(t, a, "POST", "/api/v1/tasks"+ns+"&wait=10s", hangs("save", "HangingSave", 2, "")), 201, `"running"`)
+		want(t, send(t, a, "POST", "/api/v1/tasks"+ns, hangs("made", "HangingConstructor", 1, `, "priority": 9`)), 201)
+		want(t, send(t, a, "POST", "/api/v1/tasks"+ns, hangs("high", "Counter", 6, `, "priority": 9`)), 201, `"reserved"`)
+		go func() { // answered when it is over
+			req, _ := http.NewRequestWithContext(t.Context(), "POST", a.URL()+"/api/v1/tasks/by-hand/preempt"+ns, nil)
+			req.Header.Set("Authorization", "Bearer "+a.Token())
+			if res, err := http.DefaultClient.Do(req); err == nil {
+				_ = res.Body.Close()
+			}
+		}()
+		eventually(t, "all are being taken", func() bool {
+			return strings.Count(send(t, a, "GET", "/api/v1/tasks"+ns, "").body, `"state":"preempting"`) == 3
+		})
+		began := time.Now()
+		want(t, send(t, by, "DELETE", "/api/v1/namespaces/x?session=s+"+strings.ReplaceAll(name, " ", "+"), ""), 204)
+		if took := time.Since(began); took > 8*time.Second {
+			t.Errorf("through %s it took %s", name, took)
+		}
+		nobody(t, s)
+		verified(t, a)
+	}
+}

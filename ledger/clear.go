@@ -185,7 +185,7 @@ func (l *Ledger) stopAll(ctx context.Context, n clearing) (left int, err error) 
 		}
 		if s := b.byID[n.ID]; s != nil && s.epoch == n.Epoch {
 			left = s.live()
-			idle = left > 0 && len(s.stoppable()) == 0
+			idle = left > 0 && len(b.stoppable(s)) == 0
 		}
 	}); err != nil {
 		return 0, err
@@ -236,10 +236,10 @@ func (s *space) live() (n int) {
 
 // stoppable lists the rows that are to be told to stop. First who waits in line, so that it
 // does not start now, then who waits for victims, which need not be taken any more.
-func (s *space) stoppable() (out []*row) {
+func (b *book) stoppable(s *space) (out []*row) {
 	for _, p := range s.homes() {
 		for _, r := range p.rows {
-			if r.state != Stopping && (r.state != Preempting || r.code != codeCleared) {
+			if r.state != Stopping && (r.state != Preempting || r.code != codeCleared || b.abandoned(r)) {
 				out = append(out, r)
 			}
 		}
@@ -259,14 +259,27 @@ func (s *space) stoppable() (out []*row) {
 	return out
 }
 
+// abandoned reports whether a row is preempted by hand on an agent that is gone by now: whoever
+// waits for its state waits in vain.
+func (b *book) abandoned(r *row) bool {
+	return r.taking != nil && r.taking.byHand() && r.taking.holder != r.uid && b.rows[r.taking.holder] == nil
+}
+
 // stopIn stops what is live in a namespace whose pools are all locked, a bounded number at a
 // time, and says how many are left. When none are the pools go.
 func (b *batch) stopIn(s *space) (left int) {
-	for i, r := range s.stoppable() {
+	for i, r := range b.stoppable(s) {
 		if i == stopsAtOnce {
 			break
 		}
 		if !r.indexed { // ended together with another
+			continue
+		}
+		if r.state == Preempting && b.abandoned(r) {
+			t := *r.taking
+			t.phase = phaseGone
+			b.updatePreemption(r, &t, b.now)
+			b.finish(r, Cancelled, codeCleared, "its namespace is cleared")
 			continue
 		}
 		_ = b.stop(r, Cancelled, codeCleared, "its namespace is cleared", "")
