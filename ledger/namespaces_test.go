@@ -296,6 +296,7 @@ func TestOneOfTwoSessionsGetsTheNamespace(t *testing.T) {
 	b := reopen(t, a.db)
 	a.hands()
 	b.hands()
+	last := map[string]string{} // who held it in an earlier round
 	for round := range 5 {
 		ns := fmt.Sprintf("x%d", round%2) // every other time there is something to clear first
 		var wg sync.WaitGroup
@@ -305,8 +306,8 @@ func TestOneOfTwoSessionsGetsTheNamespace(t *testing.T) {
 			w, id := []*world{a, b}[i%2], fmt.Sprintf("s%d-%d", round, i)
 			wg.Go(func() {
 				change := func(*ledger.NamespaceHold) {}
-				if last, ok := winners.Load(t.Name() + ns); ok {
-					change = replacing(last.(string))
+				if last[ns] != "" {
+					change = replacing(last[ns])
 				}
 				_, err := w.HoldNamespace(t.Context(), ns, by(id, change))
 				switch {
@@ -322,13 +323,11 @@ func TestOneOfTwoSessionsGetsTheNamespace(t *testing.T) {
 		if won.Load() != 1 {
 			t.Fatalf("round %d: %d sessions hold one namespace", round, won.Load())
 		}
-		winners.Store(t.Name()+ns, winner.Load())
+		last[ns] = winner.Load().(string)
 		a.poolIn(ns, "p", 4)
 		b.submitIn(ns, sub("t", "p", 1, 1))
 	}
 }
-
-var winners sync.Map
 
 func TestANewSessionReplacesAnOldOne(t *testing.T) {
 	t.Parallel()
