@@ -32,8 +32,8 @@ type rig struct {
 	proc  *bridge.Process // nil on the fake
 	pool  *agents.Pool
 	grace time.Duration
-	// current is whichever worker pool gets the ledger's jobs.
-	current atomic.Pointer[agents.Pool]
+	// current is whoever gets the ledger's jobs.
+	current atomic.Pointer[func([]ledger.Job)]
 }
 
 // each runs a behaviour on the fake and, where there is a Ray cluster to test on, on that.
@@ -95,8 +95,8 @@ func newRig(t *testing.T, real bool) *rig {
 func (r *rig) openLedger() {
 	r.t.Helper()
 	l, err := ledger.Open(r.t.Context(), r.db, ledger.Options{Jobs: func(jobs []ledger.Job) {
-		if p := r.current.Load(); p != nil {
-			p.Enqueue(jobs)
+		if take := r.current.Load(); take != nil {
+			(*take)(jobs)
 		}
 	}})
 	r.must(err)
@@ -107,7 +107,8 @@ func (r *rig) openLedger() {
 func (r *rig) startPool() {
 	r.t.Helper()
 	r.pool = agents.New(agents.Options{Ledger: r.Ledger, Bridge: r.b, URL: "http://test", Grace: r.grace})
-	r.current.Store(r.pool)
+	take := r.pool.Enqueue
+	r.current.Store(&take)
 	r.pool.Start()
 	r.eventually("the bridge is up", 40*time.Second, func() bool { up, _ := r.pool.Up(); return up })
 }

@@ -97,7 +97,6 @@ func text(v any) string {
 
 func TestAPreserverThatFailsLeavesItToTheAgentAndIsTold(t *testing.T) {
 	each(t, func(t *testing.T, r *rig) {
-		r.policy(`{"save_timeout": 5}`)
 		r.makePool("a", 2)
 		for name, said := range map[string]string{
 			"raising": "ValueError: told to raise", "listing": "returned a list, it must return a dict", "nan": "state.deep.loss is nan",
@@ -106,7 +105,7 @@ func TestAPreserverThatFailsLeavesItToTheAgentAndIsTold(t *testing.T) {
 			if name == "hanging" {
 				r.policy(`{"save_timeout": 1}`)
 			} else {
-				r.policy(`{"save_timeout": 5}`)
+				r.policy(`{"save_timeout": 20}`)
 			}
 			r.handlers("a", callable(name), nil)
 			r.submit(task("t-"+name, "a", classes+"Counter", 1, 5, entry("run", "")))
@@ -121,6 +120,7 @@ func TestAPreserverThatFailsLeavesItToTheAgentAndIsTold(t *testing.T) {
 			}
 			r.must(r.DeleteAgent(t.Context(), "default", p.AgentName, true, "test"))
 		}
+		r.policy(`{"save_timeout": 20}`)
 		r.handlers("a", &ledger.Handler{Name: "old", Pickled: []byte(bridge.PickledElsewhere)}, nil)
 		r.submit(task("t-old", "a", classes+"Counter", 1, 5, entry("run", "")))
 		r.becomes("t-old", ledger.Running)
@@ -296,6 +296,8 @@ func (r *rig) seat() *agents.Seat {
 	r.t.Helper()
 	r.must(r.pool.Stop(context.Background()))
 	s := agents.NewSeat(agents.Options{Ledger: r.Ledger, URL: "http://test", Grace: r.grace}, func(context.Context) (bridge.Bridge, error) { return open{r.b}, nil })
+	take := s.Enqueue
+	r.current.Store(&take)
 	s.Start()
 	r.t.Cleanup(func() { _ = s.Stop(context.Background()) })
 	r.eventually("the seat leads", 30*time.Second, func() bool { up, _ := s.Up(); return up })

@@ -21,9 +21,10 @@ func TestFakeConforms(t *testing.T) {
 		fake := cluster.Bridge("conformance")
 		return &bridgetest.Subject{
 			Bridge: fake, Deployment: "conformance",
-			Other:     func(_ *testing.T, deployment string) bridge.Bridge { return cluster.Bridge(deployment) },
-			Restart:   func(*testing.T) { fake.Restart() },
-			EndWorker: func(_ *testing.T, a bridge.AgentStatus) { cluster.Die(a.LaunchID, "the worker process ended") },
+			Other:      func(_ *testing.T, deployment string) bridge.Bridge { return cluster.Bridge(deployment) },
+			Restart:    func(*testing.T) { fake.Restart() },
+			EndWorker:  func(_ *testing.T, a bridge.AgentStatus) { cluster.Die(a.LaunchID, "the worker process ended") },
+			StopWorker: func(_ *testing.T, a bridge.AgentStatus) { cluster.Stick(a.LaunchID) },
 		}
 	})
 }
@@ -44,6 +45,11 @@ func TestSidecarConforms(t *testing.T) {
 			Restart: func(t *testing.T) { restart(t, p) },
 			EndWorker: func(t *testing.T, a bridge.AgentStatus) {
 				if err := syscall.Kill(a.PID, syscall.SIGKILL); err != nil {
+					t.Fatal(err)
+				}
+			},
+			StopWorker: func(t *testing.T, a bridge.AgentStatus) {
+				if err := syscall.Kill(a.PID, syscall.SIGSTOP); err != nil {
 					t.Fatal(err)
 				}
 			},

@@ -70,6 +70,7 @@ type fakeAgent struct {
 	step      int64
 	state     json.RawMessage // what restore_state was given
 	cancelled bool
+	stuck     bool
 	entry     Entry
 	logs      map[Stream][]byte
 }
@@ -159,6 +160,15 @@ func (c *FakeCluster) Die(launchID, reason string) {
 	defer c.mu.Unlock()
 	if a := c.agents[launchID]; a != nil && a.status.State != StateGone {
 		c.end(a, reason, true)
+	}
+}
+
+// Stick has an agent's process stop answering, without ending it.
+func (c *FakeCluster) Stick(launchID string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if a := c.agents[launchID]; a != nil {
+		a.stuck = true
 	}
 }
 
@@ -667,15 +677,23 @@ func (f *Fake) waitFor(ctx context.Context, broken <-chan struct{}, d time.Durat
 }
 
 // Ping implements Bridge.
-func (f *Fake) Ping(ctx context.Context, launchID string, _ time.Duration) error {
+func (f *Fake) Ping(ctx context.Context, launchID string, timeout time.Duration) error {
 	if err := f.begin(ctx, "ping", launchID); err != nil {
 		return err
 	}
-	if _, err := f.find(launchID); err != nil {
+	a, err := f.find(launchID)
+	if err != nil {
 		f.Cluster.mu.Unlock()
 		return err
 	}
-	return f.finished("ping")
+	stuck, broken := a.stuck, f.broken
+	if err := f.finished("ping"); err != nil || !stuck {
+		return err
+	}
+	if err := f.waitFor(ctx, broken, timeout); err != nil {
+		return err
+	}
+	return errf(CodeTimeout, "agent %s did not answer within %s", launchID, timeout)
 }
 
 // Call implements Bridge. It knows the callables of schedulemesh.testing.handlers, pickled by PickleOf.

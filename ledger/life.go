@@ -97,7 +97,12 @@ func (b *batch) failed(r *row, code, message string) {
 	b.release(r)
 	b.leaveGang(r)
 	b.endRegistered(r, "its agent is gone: "+message)
-	if r.onFailure == Requeue && r.failures+1 < r.maxAttempts && r.kind == KindTask {
+	if code == codeUnhealthy && r.kind == KindAgent {
+		b.remake(r, message)
+		return
+	}
+	tries := r.onFailure == Requeue && r.failures+1 < r.maxAttempts || code == codeUnhealthy
+	if tries && r.kind == KindTask {
 		b.change(r, func(r *row) { r.failures++ })
 		b.event(r, "attempt_failed", "", code, fmt.Sprintf("Attempt %d failed: %s", r.attempt, message), nil)
 		wait := r.backoff()
@@ -195,6 +200,9 @@ func (b *batch) stop(r *row, target State, code, reason, actor string) error {
 			return refuse(ErrWrongState, "task %q is queued, it never ran: cancel it instead", r.taskID)
 		}
 		b.finishBy(r, target, code, reason, actor)
+	case r.state == Stopping && r.code == codeUnhealthy: // it was to come back
+		b.change(r, func(r *row) { r.ending, r.code, r.reason = target, code, reason })
+		b.event(r, "ending", actor, code, "Will be "+string(target)+" when its agent is gone", nil)
 	case r.state == Stopping:
 		if target == Cancelled || r.ending == target {
 			return nil
@@ -226,15 +234,15 @@ func (b *batch) gone(uid sched.ID, attempt int, revivals []*row) error {
 	case Stopping:
 		b.release(r)
 		b.endRegistered(r, "its agent was stopped")
+		neverRan := r.started.IsZero() && r.ending != Completed
 		if r.ending == Failed {
 			code, reason := r.code, r.reason
 			b.failed(r, code, reason)
 		} else {
-			neverRan := r.started.IsZero() && r.ending != Completed
 			b.finish(r, r.ending, r.code, r.reason)
-			if neverRan {
-				b.revive(r, revivals)
-			}
+		}
+		if neverRan {
+			b.revive(r, revivals)
 		}
 	case Preempting:
 		b.victimGone(r)

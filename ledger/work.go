@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"slices"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
@@ -243,14 +244,27 @@ type Holding struct {
 	HasEntry  bool
 	Namespace string
 	Pool      string
+	Code      string
+	Reason    string
+	// Since is when it got its quota, as far as this server knows, else when it was asked for.
+	Since time.Time
 }
 
 // Holdings lists what the ledger believes to exist in a cluster, to compare with what does.
 func (l *Ledger) Holdings(ctx context.Context, cluster string) ([]Holding, error) {
+	return l.holdings(ctx, func(p *pool) bool { return p.cluster == cluster })
+}
+
+// HoldingsIn lists those of a namespace.
+func (l *Ledger) HoldingsIn(ctx context.Context, cluster, ns string) ([]Holding, error) {
+	return l.holdings(ctx, func(p *pool) bool { return p.cluster == cluster && p.space.name == ns })
+}
+
+func (l *Ledger) holdings(ctx context.Context, of func(*pool) bool) ([]Holding, error) {
 	var pools []int64
 	err := l.lane.look(ctx, func(b *book) {
 		for id, p := range b.pools {
-			if p.cluster == cluster {
+			if of(p) {
 				pools = append(pools, id)
 			}
 		}
@@ -274,8 +288,15 @@ func (l *Ledger) Holdings(ctx context.Context, cluster string) ([]Holding, error
 }
 
 func (r *row) holding() Holding {
+	since := r.submitted
+	if r.queued.After(since) {
+		since = r.queued
+	}
+	if r.granted != 0 {
+		since = time.UnixMilli(int64(r.granted)).UTC()
+	}
 	return Holding{UID: r.uid, Attempt: r.attempt, LaunchID: r.launchID, State: r.state, Cluster: r.pool.cluster, Waits: len(r.victims) > 0,
-		TaskID: r.taskID, AgentName: r.agentName, Node: string(r.node), HasEntry: r.hasEntry && r.kind == KindTask, Namespace: r.space.name, Pool: r.poolName}
+		TaskID: r.taskID, AgentName: r.agentName, Node: string(r.node), HasEntry: r.hasEntry && r.kind == KindTask, Namespace: r.space.name, Pool: r.poolName, Code: r.code, Reason: r.reason, Since: since}
 }
 
 // ByLaunch finds the live row that holds the agent of a launch.

@@ -25,6 +25,8 @@ type Subject struct {
 	Restart func(t *testing.T)
 	// EndWorker ends an agent's process behind the bridge's back.
 	EndWorker func(t *testing.T, a bridge.AgentStatus)
+	// StopWorker has an agent's process stop answering, without ending it.
+	StopWorker func(t *testing.T, a bridge.AgentStatus)
 }
 
 // patience is how long anything may take before a test fails; nothing waits that long unless it is broken.
@@ -105,6 +107,7 @@ var cases = []struct {
 	{"calls on an agent that is not there", (*scene).notThere},
 	{"an agent that dies by itself is told of", (*scene).diesByItself},
 	{"a ping answers while the agent is busy", (*scene).ping},
+	{"an agent that does not answer its ping can be killed", (*scene).stuck},
 	{"a restarted sidecar finds its agents", (*scene).restart},
 	{"an entry that ended while no sidecar was there is known", (*scene).restartOutcome},
 	{"a launch under way survives a restart", (*scene).restartLaunching},

@@ -506,6 +506,22 @@ func (s *scene) ping() {
 	}
 }
 
+func (s *scene) stuck() {
+	id := s.launch(s.request("Counter"))
+	s.StopWorker(s.t, s.status(id))
+	began := time.Now()
+	if err := s.Ping(s.ctx, id, 500*time.Millisecond); !errors.Is(err, bridge.ErrTimeout) || bridge.IsUnknown(err) {
+		s.t.Errorf("ping: %v", err)
+	}
+	s.quick("the ping", began)
+	if err := s.Kill(s.ctx, id, patience); err != nil {
+		s.t.Fatal(err)
+	}
+	if err := s.Ping(s.ctx, id, time.Second); !errors.Is(err, bridge.ErrAgentDied) {
+		s.t.Errorf("a ping after the kill: %v", err)
+	}
+}
+
 func (s *scene) restart() {
 	id := s.started("Busy", "run", ``)
 	dead := s.launch(s.request("Counter"))

@@ -12,6 +12,63 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
+const deadAgents = `-- name: DeadAgents :many
+SELECT t.uid, t.kind, t.agent_name, t.pool_name, t.code, t.reason
+FROM tasks t JOIN namespaces n ON n.id = t.namespace_id
+WHERE n.name = $1 AND t.ended_at > $2::timestamptz AND t.kind <> 'registered' AND t.state = 'failed' AND t.code = ANY ($3::text[])
+  AND (t.spec ? 'actor_class' OR t.pickled IS NOT NULL)
+  AND NOT EXISTS (SELECT 1 FROM tasks o WHERE o.namespace_id = t.namespace_id AND o.agent_name = t.agent_name AND o.uid <> t.uid AND o.kind <> 'registered'
+                  AND o.ended_at IS NULL AND o.held <> '{}')
+  AND CASE t.kind
+      WHEN 'task' THEN NOT EXISTS (SELECT 1 FROM tasks o WHERE o.namespace_id = t.namespace_id AND o.task_id = t.task_id AND o.kind <> 'agent' AND o.uid > t.uid)
+      ELSE NOT EXISTS (SELECT 1 FROM tasks o WHERE o.namespace_id = t.namespace_id AND o.agent_name = t.agent_name AND o.kind = 'agent' AND o.ended_at > t.ended_at)
+      END
+ORDER BY t.uid LIMIT 1000
+`
+
+type DeadAgentsParams struct {
+	Namespace string
+	Since     time.Time
+	Codes     []string
+}
+
+type DeadAgentsRow struct {
+	Uid       pgtype.UUID
+	Kind      string
+	AgentName string
+	PoolName  string
+	Code      string
+	Reason    string
+}
+
+// Agents that ended by themselves since a time, and whose name, or whose task's id, nobody has had since.
+func (q *Queries) DeadAgents(ctx context.Context, arg DeadAgentsParams) ([]DeadAgentsRow, error) {
+	rows, err := q.db.Query(ctx, deadAgents, arg.Namespace, arg.Since, arg.Codes)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []DeadAgentsRow
+	for rows.Next() {
+		var i DeadAgentsRow
+		if err := rows.Scan(
+			&i.Uid,
+			&i.Kind,
+			&i.AgentName,
+			&i.PoolName,
+			&i.Code,
+			&i.Reason,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const deleteStateHandlers = `-- name: DeleteStateHandlers :execrows
 DELETE FROM state_handlers WHERE namespace_id = $1 AND pool_name = $2
 `

@@ -31,3 +31,17 @@ FROM state_handlers h JOIN namespaces n ON n.id = h.namespace_id
                         WHERE l.namespace_id = h.namespace_id AND l.task_id = @task_id::text AND l.kind <> 'agent' AND l.pool_name = h.pool_name
                         ORDER BY (l.ended_at IS NULL) DESC, l.uid DESC LIMIT 1) t ON true
 WHERE n.name = @namespace AND h.pool_name = @pool_name AND h.restorer IS NOT NULL;
+
+-- name: DeadAgents :many
+-- Agents that ended by themselves since a time, and whose name, or whose task's id, nobody has had since.
+SELECT t.uid, t.kind, t.agent_name, t.pool_name, t.code, t.reason
+FROM tasks t JOIN namespaces n ON n.id = t.namespace_id
+WHERE n.name = @namespace AND t.ended_at > @since::timestamptz AND t.kind <> 'registered' AND t.state = 'failed' AND t.code = ANY (@codes::text[])
+  AND (t.spec ? 'actor_class' OR t.pickled IS NOT NULL)
+  AND NOT EXISTS (SELECT 1 FROM tasks o WHERE o.namespace_id = t.namespace_id AND o.agent_name = t.agent_name AND o.uid <> t.uid AND o.kind <> 'registered'
+                  AND o.ended_at IS NULL AND o.held <> '{}')
+  AND CASE t.kind
+      WHEN 'task' THEN NOT EXISTS (SELECT 1 FROM tasks o WHERE o.namespace_id = t.namespace_id AND o.task_id = t.task_id AND o.kind <> 'agent' AND o.uid > t.uid)
+      ELSE NOT EXISTS (SELECT 1 FROM tasks o WHERE o.namespace_id = t.namespace_id AND o.agent_name = t.agent_name AND o.kind = 'agent' AND o.ended_at > t.ended_at)
+      END
+ORDER BY t.uid LIMIT 1000;

@@ -68,19 +68,28 @@ func (p *AgentPath) check(f *faults) {
 
 // Health is the state of all agents of a namespace.
 type Health struct {
-	Success   bool        `json:"success" doc:"No agent is unhealthy."`
-	Checked   int         `json:"checked"`
-	Healthy   []string    `json:"healthy" nullable:"false" doc:"Names of agents that run."`
-	Starting  []string    `json:"starting" nullable:"false" doc:"Names of agents on their way, for less than timeout."`
-	Unhealthy []SickAgent `json:"unhealthy" nullable:"false" doc:"Agents that are ending, or have been starting for longer than timeout."`
+	Success   bool        `json:"success" doc:"No agent is unhealthy, or each that was is being made again."`
+	Checked   int         `json:"checked" doc:"Live agents looked at."`
+	Healthy   []string    `json:"healthy" nullable:"false" doc:"Names of agents that run and answered their ping."`
+	Starting  []string    `json:"starting" nullable:"false" doc:"Names of agents on their way, for less than timeout, or waiting for others to make way."`
+	Ending    []string    `json:"ending" nullable:"false" doc:"Names of agents that are being stopped or preempted."`
+	Unhealthy []SickAgent `json:"unhealthy" nullable:"false" doc:"Agents that did not answer, have been starting for longer than timeout, or died by themselves within the last day and were not replaced."`
+	Removed   []string    `json:"removed" nullable:"false" doc:"Of the unhealthy ones, those that are being removed."`
+	Recreated []string    `json:"recreated" nullable:"false" doc:"Of the unhealthy ones, those that are being made again."`
 }
 
-// SickAgent is an agent that does not run.
+// SickAgent is an agent that does not do what it should.
 type SickAgent struct {
 	Name   string `json:"name"`
 	State  string `json:"state"`
-	Code   string `json:"code"`
+	Code   string `json:"code" doc:"unhealthy; agent_died or node_lost for one that died by itself; for one that could not be made again, why." example:"unhealthy"`
 	Reason string `json:"reason"`
+}
+
+func healthDoc(h ledger.Health) Health {
+	names := func(list []string) []string { return append([]string{}, list...) }
+	return Health{Success: len(h.Unhealthy) == len(h.Recreated), Checked: h.Checked, Healthy: names(h.Healthy), Starting: names(h.Starting), Ending: names(h.Ending),
+		Unhealthy: mapped(h.Unhealthy, func(s ledger.SickAgent) SickAgent { return SickAgent(s) }), Removed: names(h.Removed), Recreated: names(h.Recreated)}
 }
 
 func (a *API) registerAgents() {
@@ -176,46 +185,26 @@ func (a *API) registerAgents() {
 	})
 
 	register(a, operation{id: "ensure-agent-health", method: "POST", path: "/agents/ensure-health", tag: "Agents",
-		summary: "Check the health of all agents", about: "Says which agents run and which do not. It changes nothing: the server compares Ray with the ledger all the time, removes what is gone and relaunches what is to be requeued.",
-		request: `{"timeout": 120}`,
+		summary: "Check the health of all agents", about: "Pings every agent that runs. With recreate, those that do not answer, and those that take too long to start, are removed and made again: a submission as after a failed attempt, whatever its on_failure says, with the state it saved last; an agent that waits for work under its name. So are those that died by themselves within the last day and were not replaced. While Ray cannot be reached nothing is touched. It answers before agents are gone, or there again.",
+		codes: []string{"bridge_unavailable"}, request: `{"timeout": 120, "recreate": true}`,
 	}, func(ctx context.Context, in *struct {
 		Scope
 		Body *struct {
-			Timeout *float64 `json:"timeout,omitempty" doc:"Seconds after which an agent that is still starting counts as unhealthy; 120 when left out."`
+			Timeout  *float64 `json:"timeout,omitempty" doc:"Seconds after which an agent that is still starting counts as unhealthy; 120 when left out. One that runs has as long to answer, at least 1 and at most 10 seconds."`
+			Recreate bool     `json:"recreate,omitempty" doc:"Have unhealthy agents removed and made again; else they are only told of."`
 		}
 	}) (*Doc[Health], error) {
-		timeout := 120 * time.Second
-		if in.Body != nil && in.Body.Timeout != nil {
-			var f faults
-			if timeout = f.seconds("timeout", *in.Body.Timeout); f.err() != nil {
-				return nil, f.err()
+		timeout, recreate := 120*time.Second, false
+		if in.Body != nil {
+			recreate = in.Body.Recreate
+			if in.Body.Timeout != nil {
+				var f faults
+				if timeout = f.seconds("timeout", *in.Body.Timeout); f.err() != nil {
+					return nil, f.err()
+				}
 			}
 		}
-		return doc(a.health(ctx, in.Namespace, timeout))
+		h, err := a.agents.EnsureHealth(ctx, in.Namespace, timeout, recreate, actor(ctx))
+		return doc(healthDoc(h), err)
 	})
-}
-
-func (a *API) health(ctx context.Context, ns string, timeout time.Duration) (Health, error) {
-	out := Health{Healthy: []string{}, Starting: []string{}, Unhealthy: []SickAgent{}}
-	for cursor := ""; ; {
-		page, err := a.ledger.Agents(ctx, ns, 500, cursor)
-		if err != nil {
-			return out, err
-		}
-		for _, g := range page.Items {
-			out.Checked++
-			switch {
-			case g.State == ledger.Running:
-				out.Healthy = append(out.Healthy, g.Name)
-			case (g.State == ledger.Reserved || g.State == ledger.Launching || g.State == ledger.Queued) && a.now().Sub(g.CreatedAt) <= timeout:
-				out.Starting = append(out.Starting, g.Name)
-			default:
-				out.Unhealthy = append(out.Unhealthy, SickAgent{g.Name, string(g.State), g.Code, g.Reason})
-			}
-		}
-		if cursor = page.Next; cursor == "" {
-			out.Success = len(out.Unhealthy) == 0
-			return out, nil
-		}
-	}
 }

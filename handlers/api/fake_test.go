@@ -52,6 +52,7 @@ type fake struct {
 
 	handlers ledger.StateHandlers
 	restored ledger.Restored
+	health   ledger.Health
 }
 
 type kept struct {
@@ -256,6 +257,10 @@ type cluster struct{ *fake }
 
 func (c cluster) Restore(_ context.Context, ns string, state json.RawMessage, timeout time.Duration) (ledger.Restored, error) {
 	return c.restored, c.asked("RestoreState", ns, state, timeout)
+}
+
+func (c cluster) EnsureHealth(_ context.Context, ns string, timeout time.Duration, recreate bool, who string) (ledger.Health, error) {
+	return c.health, c.asked("EnsureHealth", ns, timeout, recreate, who)
 }
 
 // arg is the i-th argument of the last call.

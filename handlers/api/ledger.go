@@ -78,6 +78,9 @@ type Agents interface {
 	// Restore gives a saved state, a JSON object, to the restorer of its pool. A restorer that fails is
 	// an answer, not an error. A timeout of 0 is one minute.
 	Restore(ctx context.Context, ns string, state json.RawMessage, timeout time.Duration) (ledger.Restored, error)
+	// EnsureHealth asks every agent for a sign of life; recreate has those that give none, or have been
+	// starting for longer than the timeout, made again.
+	EnsureHealth(ctx context.Context, ns string, timeout time.Duration, recreate bool, actor string) (ledger.Health, error)
 }
 
 // Metrics keeps what agents report about themselves.

@@ -268,20 +268,26 @@ func TestMemoryMetricsForgetWhoWasHeardOfLongestAgo(t *testing.T) {
 	}
 }
 
-func TestHealthSortsAgentsByState(t *testing.T) {
-	agent := func(name string, s ledger.State, age time.Duration) ledger.Agent {
-		return ledger.Agent{Name: name, State: s, CreatedAt: noon.Add(-age), Code: "c"}
-	}
-	f := &fake{agents: []ledger.Page[ledger.Agent]{
-		{Items: []ledger.Agent{agent("up", ledger.Running, time.Hour), agent("slow", ledger.Launching, time.Minute)}, Next: "2"},
-		{Items: []ledger.Agent{agent("new", ledger.Reserved, time.Second), agent("leaving", ledger.Stopping, time.Hour)}},
-	}}
+func TestHealthIsASuccessWhenNobodyStaysUnhealthy(t *testing.T) {
+	sick := ledger.SickAgent{Name: "stuck", State: "running", Code: "unhealthy", Reason: "it did not answer"}
+	f := &fake{health: ledger.Health{Checked: 3, Healthy: []string{"up"}, Ending: []string{"leaving"}, Unhealthy: []ledger.SickAgent{sick}}}
 	res := send(t, newAPI(f), "POST", "/api/v1/agents/ensure-health", `{"timeout":30}`)
 	res.want(t, 200, "")
-	res.has(t, map[string]any{"success": false, "checked": 4.0, "healthy": []any{"up"}, "starting": []any{"new"}})
-	if sick := res.json["unhealthy"].([]any); len(sick) != 2 {
-		t.Errorf("unhealthy: %v", sick)
+	res.has(t, map[string]any{"success": false, "checked": 3.0, "healthy": []any{"up"}, "starting": []any{}, "ending": []any{"leaving"}, "unhealthy.name": "stuck",
+		"unhealthy.code": "unhealthy", "removed": []any{}, "recreated": []any{}})
+	if arg[time.Duration](t, f, 0) != 30*time.Second || arg[bool](t, f, 1) || f.ns != "default" {
+		t.Errorf("asked %v", f.args)
 	}
-	f.agents = []ledger.Page[ledger.Agent]{{}}
+	f.health.Removed, f.health.Recreated = []string{"stuck"}, []string{"stuck"}
+	res = send(t, newAPI(f), "POST", "/api/v1/agents/ensure-health?namespace=ns", `{"recreate":true}`)
+	res.has(t, map[string]any{"success": true, "removed": []any{"stuck"}, "recreated": []any{"stuck"}})
+	if arg[time.Duration](t, f, 0) != 120*time.Second || !arg[bool](t, f, 1) || arg[string](t, f, 2) != "api" || f.ns != "ns" {
+		t.Errorf("asked %v", f.args)
+	}
+	f.health = ledger.Health{}
 	send(t, newAPI(f), "POST", "/api/v1/agents/ensure-health", "").has(t, map[string]any{"success": true, "checked": 0.0})
+	send(t, newAPI(f), "POST", "/api/v1/agents/ensure-health", `{"timeout":-1}`).want(t, 422, "invalid")
+	send(t, newAPI(f), "POST", "/api/v1/agents/ensure-health", `{"recreate":"yes"}`).want(t, 422, "invalid")
+	f.err = &ledger.Error{Code: "bridge_unavailable", Message: "away"}
+	send(t, newAPI(f), "POST", "/api/v1/agents/ensure-health", "").want(t, 503, "bridge_unavailable")
 }

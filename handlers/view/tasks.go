@@ -424,6 +424,8 @@ func failure(code string) string {
 		return "Its agent died."
 	case "agent_gone":
 		return "Its agent is gone."
+	case "unhealthy":
+		return "Its agent did not answer, or did not come up."
 	case "launch_timeout", "launch_timed_out":
 		return "Its agent was not ready in time."
 	case "max_runtime":
