@@ -247,6 +247,15 @@ type sidecar struct {
 	process *bridge.Process
 }
 
+// Hello says why there is no sidecar, when that is known, rather than that there is none.
+func (s sidecar) Hello(ctx context.Context) (bridge.Hello, error) {
+	hello, err := s.Bridge.Hello(ctx)
+	if why := s.process.Status().Err; err != nil && why != nil {
+		err = why
+	}
+	return hello, err
+}
+
 func (s sidecar) Close() error {
 	s.process.Stop()
 	return nil

@@ -17,7 +17,7 @@ func DataDir() (string, error) {
 	}
 	home, err := os.UserHomeDir()
 	if err != nil {
-		return "", fmt.Errorf("no place for the data: %w; choose one with --data", err)
+		return "", fmt.Errorf("no place for the data: %w; choose one with --data (SCHEDULEMESH_DATA)", err)
 	}
 	dir := filepath.Join(home, ".local", "share", "schedulemesh")
 	as, err := unprivilegedAccount()

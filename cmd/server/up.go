@@ -166,7 +166,10 @@ func (c *upSettings) up(ctx context.Context, out stdio) (err error) {
 		go func() { awaitRayGone(ctx, a.Ray, rayPatience); gone() }()
 	}
 	why := awaitReady(withRay, a.URL())
-	if why != "" && withRay.Err() != nil && ctx.Err() == nil {
+	if ctx.Err() != nil {
+		return nil
+	}
+	if why != "" && withRay.Err() != nil {
 		return fmt.Errorf("the Ray cluster at %s cannot be used:\n%s", c.server.rayAddress, why)
 	}
 	if why != "" {
@@ -241,7 +244,7 @@ func (c *upSettings) prepareData() (remove func(context.Context) error, err erro
 	}
 	// Not 0700: the user that runs Postgres for root passes through. Secrets in it are 0600.
 	if err := os.MkdirAll(c.data, 0o755); err != nil {
-		return remove, fmt.Errorf("no place for the data: %w; choose one with --data", err)
+		return remove, fmt.Errorf("no place for the data: %w; choose one with --data (SCHEDULEMESH_DATA)", err)
 	}
 	if c.server.tokenFile == "" {
 		c.server.tokenFile = filepath.Join(c.data, "token")

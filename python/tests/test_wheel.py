@@ -304,6 +304,7 @@ def test_what_prevents_a_start_is_said(installed: Installed, head: str) -> None:
             for name in environment:
                 del os.environ[name]
         fails("auto")
+        fails("127.0.0.1:9")
         fails(SCHEDULEMESH_SERVER="/nowhere/server")
         fails(SCHEDULEMESH_SERVER="{installed.place}/dist/not-executable")
         fails(SCHEDULEMESH_SERVER="{installed.place}/dist/not-for-this-machine")
@@ -318,10 +319,11 @@ def test_what_prevents_a_start_is_said(installed: Installed, head: str) -> None:
     said, _ = script.communicate(timeout=60)
     wanted = [
         r"'auto' is not the address of a Ray cluster: it looks like 10\.0\.0\.4:6379",
+        r"there is no Ray cluster at 127\.0\.0\.1:9 \(.*refused\): start one with `ray start --head`",
         r"/nowhere/server is not there: correct SCHEDULEMESH_SERVER",
         r"not-executable cannot be executed: correct SCHEDULEMESH_SERVER",
         r"not-for-this-machine does not run here",
-        r"no place for the data: .*choose one with --data",
+        r"no place for the data: .*choose one with --data \(SCHEDULEMESH_DATA\)",
         r"no place for the Postgres programs: .*set SCHEDULEMESH_CACHE",
     ]
     assert len(said.splitlines()) == len(wanted), said

@@ -16,7 +16,6 @@ import re
 import signal
 import site
 import socket
-import stat
 import subprocess
 import sys
 import tempfile
@@ -25,9 +24,13 @@ import urllib.error
 import urllib.request
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
+
+from schedulemesh.notices import LocalError, ServerEntry, same, server_for, servers, state_dir
+
+__all__ = ["LocalError", "ServerEntry", "Started", "binary", "server_for", "servers", "start", "token_for"]
 
 log = logging.getLogger(__name__)
 
@@ -42,10 +45,6 @@ STOP_PATIENCE = 45.0
 
 #: Settings of the server that hold for one we start, too. Others, and DATABASE_URL, are about other servers.
 _PASSED_ON = {"CACHE", "DATA", "LOG_FORMAT", "LOG_LEVEL", "POSTGRES_REPOSITORY", "SHUTDOWN_TIMEOUT"}
-
-
-class LocalError(RuntimeError):
-    """No server could be found or started here. The message says why and what to do."""
 
 
 def binary() -> str:
@@ -75,50 +74,6 @@ def binary() -> str:
     if not os.access(path, os.X_OK):
         raise LocalError(f"the server program {path} cannot be executed: {repair}")
     return str(path)
-
-
-@dataclass(frozen=True)
-class ServerEntry:
-    """A server that runs on this machine for this user.
-
-    Attributes:
-        pid: its process id.
-        url: where it answers.
-        token_file: the file with its access token; empty when its tokens were configured.
-        ray_address: host:port of the Ray cluster it is connected to; empty until it is.
-        data: its data directory; empty when its database is not its own.
-        deployment: the id of its database.
-        parent: the process it ends with; 0 when it lives on its own.
-    """
-
-    pid: int
-    url: str
-    token_file: str
-    ray_address: str
-    data: str
-    deployment: str
-    parent: int = 0
-
-
-def servers() -> list[ServerEntry]:
-    """The servers that run on this machine for this user, the oldest first."""
-    found = []
-    for directory in filter(_is_own, _state_dirs()):
-        for path in (directory / "servers").glob("*.json"):
-            with contextlib.suppress(OSError, ValueError, TypeError), path.open() as file:
-                made = os.fstat(file.fileno()).st_mtime
-                says = json.load(file)
-                entry = ServerEntry(**{f.name: says[f.name] for f in fields(ServerEntry) if f.name in says})
-                # Homes are shared among machines, loopback is not. One whose parent is gone is about to end.
-                here = says.get("host") == socket.gethostname() and _writer_lives(file, entry.pid)
-                if here and (not entry.parent or _runs(entry.parent)):
-                    found.append((made, entry))
-    return [entry for _, entry in sorted(found, key=lambda f: (f[0], f[1].pid))]
-
-
-def server_for(ray_address: str) -> ServerEntry | None:
-    """The server on this machine that is connected to the Ray cluster at ``host:port``."""
-    return next((entry for entry in servers() if _same(entry.ray_address, ray_address)), None)
 
 
 def token_for(url: str) -> str:
@@ -202,6 +157,7 @@ def start(
                     stacklevel=2,
                 )
             return Started(entry.url, token, ours=False)
+        _check_head(ray_address)
         say(f"starting a ScheduleMesh server for the Ray cluster at {ray_address}")
         command = [program, "up", "--addr", "127.0.0.1:0", "--ray-address", ray_address]
         command += ["--python", _interpreter()]
@@ -310,7 +266,8 @@ def _environment() -> dict[str, str]:
     for name in ("SCHEDULEMESH_CACHE", "SCHEDULEMESH_DATA"):
         if name in environment:
             environment[name] = os.path.abspath(environment[name])  # it runs in another directory
-    paths = [os.path.abspath(path) for path in environment.pop("PYTHONPATH", "").split(os.pathsep) if path]
+    given = environment.pop("PYTHONPATH", "")
+    paths = [os.path.abspath(path) for path in given.split(os.pathsep)] if given else []
     # The sidecar needs this very package, also when it was found by sys.path alone.
     home = str(Path(__file__).resolve().parents[1])
     installed = {os.path.realpath(path) for path in [*site.getsitepackages(), site.getusersitepackages()]}
@@ -327,23 +284,30 @@ def _interpreter() -> str:
     return sys.executable
 
 
+def _check_head(ray_address: str) -> None:
+    """Say at once what Ray would take a minute to find out.
+
+    Raises:
+        LocalError: nobody listens there.
+    """
+    host, _, port = ray_address.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=5).close()
+    except OSError as error:
+        raise LocalError(
+            f"there is no Ray cluster at {ray_address} ({error}): start one with `ray start --head`, or let "
+            "ray.init() start one"
+        ) from None
+
+
 def _session_of(ray_address: str) -> str:
     """A name for this life of the cluster."""
     ray = sys.modules.get("ray")
     with contextlib.suppress(Exception):  # Ray's own business, and only a better name
         worker = ray._private.worker.global_worker if ray and ray.is_initialized() else None
-        if worker and _same(worker.gcs_client.address, ray_address):
+        if worker and same(worker.gcs_client.address, ray_address):
             return str(worker.gcs_client.cluster_id.hex())
     return hashlib.sha256(ray_address.encode()).hexdigest()[:16]
-
-
-def _same(one: str, other: str) -> bool:
-    """Whether two addresses mean one head: Ray listens on every interface, so ports on one machine differ."""
-    if not one or not other:
-        return False
-    (host, _, port), (other_host, _, other_port) = one.rpartition(":"), other.rpartition(":")
-    local = {"127.0.0.1", "localhost", "[::1]"}
-    return port == other_port and (host == other_host or host in local or other_host in local)
 
 
 _warned: set[str] = set()
@@ -367,77 +331,25 @@ def _compare_version(url: str, token: str) -> None:
             )
 
 
-def _state_dirs() -> list[Path]:
-    """Where servers note themselves: the user's place for state, or, for one without a home, /tmp."""
-    base = os.environ.get("XDG_STATE_HOME", "")
-    if not os.path.isabs(base):
-        base = os.path.join(os.path.expanduser("~"), ".local", "state")
-    return [Path(base, "schedulemesh"), Path(f"/tmp/schedulemesh-{os.getuid()}")]
-
-
-def _state_dir() -> Path:
-    """The first of them that can be used, made when it is not there."""
-    tried = []
-    for path in _state_dirs():
-        try:
-            path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        except OSError as error:
-            tried.append(str(error))
-            continue
-        if _is_own(path):
-            return path
-        tried.append(f"{path} is not a directory of yours alone")
-    raise LocalError(f"no place to note which servers run ({'; '.join(tried)}): set XDG_STATE_HOME to one")
-
-
-def _is_own(path: Path) -> bool:
-    """Whether it is a directory that only this user can write to."""
-    try:
-        found = path.lstat()
-    except OSError:
-        return False
-    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o022
-
-
-def _writer_lives(file: IO[str], pid: int) -> bool:
-    """Whether the process that wrote a notice lives: it locks it. The number may be another's by now."""
-    try:
-        fcntl.flock(file.fileno(), fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:  # no locks on this file system
-        return _runs(pid)
-    return False
-
-
-def _runs(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        pass
-    return True
-
-
 @contextlib.contextmanager
 def _one_at_a_time(ray_address: str, say: Callable[[str], None]) -> Iterator[None]:
     """Hold the lock under which servers for the cluster are started: the next finds what this one started."""
-    directory = _state_dir()
-    port = ray_address.rpartition(":")[2]
-    with (directory / f"start-{port}.lock").open("a") as file:
+    directory = state_dir()
+    # Few files, since nobody removes them, and clusters that rarely wait for each other.
+    number = int(ray_address.rpartition(":")[2]) % 16
+    with (directory / f"start-{number}.lock").open("a") as file:
         for attempt in range(int(2 * START_PATIENCE / 0.05)):
             try:
                 fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             except BlockingIOError:
                 if attempt == 10:
-                    say(f"another process is starting a server for the Ray cluster at {ray_address}: waiting")
+                    say("another process is starting a ScheduleMesh server: waiting")
                 time.sleep(0.05)
         else:
             raise LocalError(
-                f"another process has been starting a server for the Ray cluster at {ray_address} for "
-                f"{2 * START_PATIENCE:.0f} s: end it, or name a running server in SCHEDULEMESH_URL"
+                f"another process has been starting a ScheduleMesh server for {2 * START_PATIENCE:.0f} s: "
+                "end it, or name a running server in SCHEDULEMESH_URL"
             )
         yield
 
