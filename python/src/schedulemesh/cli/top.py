@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from schedulemesh.client import Client
     from schedulemesh.types import Balance, Pool, Preemption, PreemptionStats, Task
 
-_BAR = 12
+#: How wide bars may be, where there is room.
+_BARS = (12, 8, 4, 0)
 _TASKS = 500
 _RECENT = 10
 
@@ -124,6 +125,7 @@ def frame(
     """The screen's lines; as many as there are when ``lines`` is None."""
     running = [task for task in picture.tasks if task["state"] != "queued"]
     waiting = [task for task in picture.tasks if task["state"] == "queued"]
+    # Who would make way last stands first.
     running.sort(key=lambda task: (-task["priority"], task["submitted_at"], task["task_id"]))
     waiting.sort(key=lambda task: (task["pool"], task.get("queue_position") or 1 << 30))
     stats = picture.stats
@@ -134,20 +136,16 @@ def frame(
     )
     if stats["failed_cancels"]:
         summary += f", {stats['failed_cancels']:,} did not stop"
-    title = output.paint("ScheduleMesh", bold=True) + f"  {settings.namespace}" + output.dim(f" at {url}")
-    right = (
-        output.paint(trouble, "red")
-        if trouble
-        else output.dim(f"{datetime.fromtimestamp(picture.at):%H:%M:%S}")
-    )
+    moment = output.paint(trouble, "red") if trouble else f"{datetime.fromtimestamp(picture.at):%H:%M:%S}"
     sections = [
-        ("", *_pools(picture.pools)),
-        ("running, by priority", *_running(running, picture.at)),
+        ("pools", *_pools(picture.pools, columns)),
+        ("running", *_running(running, picture.at)),
         ("in line", *_waiting(waiting, picture.at)),
         ("preempted", *_preemptions(picture.preemptions, picture.at)),
     ]
     tables = [(name, output.table(heads, rows, columns)) for name, heads, rows in sections if rows]
-    out = [f"{title}  {right}", summary]
+    title = output.paint("ScheduleMesh", bold=True)
+    out = [f"{title}  {settings.namespace}  {moment}  {output.dim(url)}", summary]
     room = None if lines is None else lines - 1 - len(out)
     for (name, body), share in zip(tables, _shares([len(body) for _, body in tables], room), strict=True):
         if share < 2:
@@ -156,7 +154,7 @@ def frame(
         out.append("")
         out += body[:share] if not left else body[: share - 1]
         if left:
-            out.append(output.dim(f"… {left + 1:,} more {name}".rstrip()))
+            out.append(output.dim(f"… {left + 1:,} more {name}"))
     if not picture.pools:
         out += ["", f"There are no pools in namespace {settings.namespace}."]
     return [output.cut_painted(line, columns) for line in out]
@@ -177,29 +175,36 @@ def _shares(wanted: list[int], room: int | None) -> list[int]:
 Table = tuple[list[Column | str], list[list[str]]]
 
 
-def _pools(pools: list[Pool]) -> Table:
+def _pools(pools: list[Pool], columns: int) -> Table:
+    """Pools with bars as wide as fit."""
+    for wide in _BARS:
+        found = _pools_with(pools, wide)
+        if all(output.width(text) <= columns for text in output.table(*found)):
+            break
+    return found
+
+
+def _pools_with(pools: list[Pool], wide: int) -> Table:
     names = output.in_order(name for pool in pools for name in balances(pool))
     heads: list[Column | str] = ["POOL", "STATE", Column("RUNNING", right=True), Column("QUEUED", right=True)]
     heads += [output.resource_name(name).upper() for name in names]
     rows = []
     for pool in pools:
         has = balances(pool)
-        bars = [_bar(name, has[name]) if name in has else "" for name in names]
+        bars = [_bar(name, has[name], wide) if name in has else "" for name in names]
         rows.append([pool["name"], hold_words(pool), f"{pool['running']:,}", f"{pool['queued']:,}", *bars])
     return heads, rows
 
 
-def _bar(name: str, balance: Balance) -> str:
+def _bar(name: str, balance: Balance, wide: int) -> str:
     """Used, reserved and free as a bar, and in figures."""
     most = max(limit(balance), taken(balance))
-    used = round(_BAR * balance["used"] / most) if most else 0
-    if balance["used"] and not used:
-        used = 1
-    reserved = min(_BAR - used, round(_BAR * balance["reserved"] / most)) if most else 0
+    used = round(wide * balance["used"] / most) if most else 0
+    reserved = min(wide - used, round(wide * balance["reserved"] / most)) if most else 0
     share = taken(balance) / most if most else 0
     colour = "red" if share > 0.95 else "yellow" if share > 0.75 else "green"
-    bar = output.paint("█" * used + "▒" * reserved, colour) + output.dim("░" * (_BAR - used - reserved))
-    return f"{bar} {share_words(name, balance, ' of ')}"
+    bar = output.paint("█" * used + "▒" * reserved, colour) + output.dim("░" * (wide - used - reserved))
+    return f"{bar}{' ' if wide else ''}{share_words(name, balance, ' of ')}"
 
 
 def _running(tasks: list[Task], now: float) -> Table:
