@@ -2,6 +2,7 @@ package app_test
 
 import (
 	"context"
+	"encoding/base64"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -15,6 +16,7 @@ import (
 	"time"
 
 	"github.com/schedulemesh/schedulemesh/app"
+	"github.com/schedulemesh/schedulemesh/bridge"
 	"github.com/schedulemesh/schedulemesh/ledger"
 	"github.com/schedulemesh/schedulemesh/local"
 	"github.com/schedulemesh/schedulemesh/testdb"
@@ -120,6 +122,41 @@ func TestTheWholeServerAnswersOnOnePort(t *testing.T) {
 			t.Errorf("/metrics lacks %s", name)
 		}
 	}
+}
+
+func TestStateHandlersOverREST(t *testing.T) {
+	t.Parallel()
+	a := start(t, app.Config{DatabaseURL: testdb.New(t)})
+	says := func(status int, method, path, body string, words ...string) {
+		t.Helper()
+		r := send(t, a, method, path, body)
+		if r.status != status {
+			t.Errorf("%s %s: %d %s", method, path, r.status, r.body)
+		}
+		for _, w := range words {
+			if !strings.Contains(r.body, w) {
+				t.Errorf("%s %s answers %s, without %s", method, path, r.body, w)
+			}
+		}
+	}
+	code := func(name string) string {
+		return base64.StdEncoding.EncodeToString(bridge.PickleOf("schedulemesh.testing.handlers", name))
+	}
+	const handlers = "/api/v1/pools/theirs/state-handlers"
+	says(200, "GET", handlers, "", `"preserver_name":""`, `"restorer_name":""`, `"updated_at":null`)
+	says(422, "PUT", handlers, `{}`, "give at least one")
+	says(422, "PUT", handlers, `{"preserver": "%%%"}`, "base64")
+	says(200, "PUT", handlers, `{"preserver": "`+code("keep")+`", "preserver_name": "keep", "restorer": "`+code("restore")+`"}`, `"preserver_name":"keep"`, `"restorer_name":"restorer"`)
+	says(200, "PUT", "/api/v1/tasks/job/register", `{"agent_name": "theirs-1", "pool": "theirs", "payload": {"n": 1}}`)
+	says(200, "POST", "/api/v1/preemption/execute", `{"agent_name": "theirs-1"}`, `"success":true`, `"cancel_success":false`, `"kept_by":"keep"`, "is not managed here", `"phase":"gone"`)
+	says(200, "POST", "/api/v1/preemption/restore", `{"saved_state": {"task_id": "job", "pool_name": "theirs"}}`, `"success":true`, `"restorer":"restorer"`, `"task_id":"job"`)
+	says(200, "POST", "/api/v1/preemption/restore", `{"saved_state": {"task_id": "job", "pool_name": "nowhere"}}`, `"success":true`, `"restorer":""`)
+	says(200, "POST", "/api/v1/preemption/restore", `{"saved_state": {}}`, `"success":false`, "has no pool_name")
+	says(200, "PUT", handlers, `{"restorer": "bm8gcGlja2xl"}`, `"preserver_name":""`)
+	says(200, "POST", "/api/v1/preemption/restore", `{"saved_state": {"pool_name": "theirs"}}`, `"success":false`, "cannot be unpickled")
+	says(204, "DELETE", handlers, "")
+	says(204, "DELETE", handlers, "")
+	says(200, "POST", "/api/v1/agents/ensure-health", `{"recreate": true}`, `"success":true`, `"checked":0`)
 }
 
 func TestWithoutATokenNothingIsAnsweredButHealth(t *testing.T) {

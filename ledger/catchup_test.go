@@ -295,7 +295,7 @@ func (s *several) step(rng *rand.Rand, pools []string, id string) {
 	s.t.Helper()
 	ctx, l := s.t.Context(), s.any(rng)
 	pool := pools[rng.IntN(len(pools))]
-	switch k := rng.IntN(26); {
+	switch k := rng.IntN(28); {
 	case k < 7:
 		_, err := l.Submit(ctx, "default", Submission{TaskID: id, Pool: pool, Request: sched.Resources{CPU: int64(500 * (1 + rng.IntN(6))), Memory: 100},
 			Priority: sched.Milli(1000 * rng.IntN(10)), Labels: sched.Labels{"tier": []string{"gold", "tin", "clay"}[rng.IntN(3)]},
@@ -345,6 +345,19 @@ func (s *several) step(rng *rand.Rand, pools []string, id string) {
 	case k == 22:
 		_, err := l.PutPolicy(ctx, "default", PolicyChange{Patch: fmt.Appendf(nil, `{"min_preempt_score": %v}`, float64(rng.IntN(3))/2)})
 		s.fine(err)
+	case k == 26: // made again, or not
+		held, err := l.HoldingsIn(ctx, "local", "default")
+		s.must(err)
+		if len(held) > 0 {
+			h := held[rng.IntN(len(held))]
+			s.fine(s.any(rng).Unhealthy(ctx, h.UID, h.Attempt, "silent", "test", rng.IntN(4) > 0))
+		}
+	case k == 27:
+		gone, err := l.DeadAgents(ctx, "default")
+		s.must(err)
+		if len(gone) > 0 {
+			s.fine(s.any(rng).Recreate(ctx, "default", gone[rng.IntN(len(gone))], "test"))
+		}
 	case k == 24: // as a whole or not at all, over two pools
 		other, wait := pools[rng.IntN(len(pools))], Fail
 		if rng.IntN(2) == 0 {
