@@ -12,6 +12,7 @@ import sys
 import threading
 import uuid
 
+from schedulemesh import types
 from schedulemesh._sync.client import Client
 from schedulemesh.errors import (
     NamespaceInUse,
@@ -75,15 +76,19 @@ class Session:
         self._ended.set()
         self._client.delete_namespace(session=self.id)
 
-    def _hold(self, replace: str = "") -> None:
-        self._client.open_namespace(
+    def _hold(self, replace: str = "") -> types.Namespace:
+        return self._client.open_namespace(
             detached=False, session=self.id, owner=_owner(), ttl=TTL, replace=replace, timeout=90.0
         )
 
     def _renew(self) -> None:
         while not self._ended.wait(RENEW):
             try:
-                self._hold()
+                held = self._hold()
+                if held.get("created") or held.get("cleared"):
+                    self.lost = f"the server had not heard of it for {TTL:g} s, and cleared what it had made"
+                    log.error("the session of scheduler %s has ended: %s", self._key[1], self.lost)
+                    return
             except ServerUnavailable as error:
                 log.warning("the session of scheduler %s could not be renewed: %s", self._key[1], error)
             except ServerError as error:
