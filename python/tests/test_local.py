@@ -161,6 +161,7 @@ def test_a_server_of_another_version_is_used_with_one_warning(
         with pytest.warns(UserWarning, match=r"is ScheduleMesh 0\.0\.9 and this package is"):
             found = local.start("10.0.0.4:6379", keep=False)
         assert (found.url, found.ours) == (url, False)
+        assert "token" not in repr(found)  # which ends up in logs
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             found = local.start("10.0.0.4:6379", keep=False)

@@ -24,7 +24,7 @@ import urllib.error
 import urllib.request
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
@@ -113,9 +113,9 @@ class Started:
     """
 
     url: str
-    token: str
+    token: str = field(repr=False)
     ours: bool
-    _process: subprocess.Popen[bytes] | None = None
+    _process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
 
     def stop(self) -> None:
         """Stop it, if this process started it, and wait until it is gone. Once is enough."""
