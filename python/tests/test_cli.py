@@ -29,6 +29,9 @@ ROOT = Path(__file__).resolve().parents[2]
 COMMAND = [sys.executable, "-m", "schedulemesh.cli"]
 COUNTER = "schedulemesh.testing.agents:Counter"
 
+#: What is about this machine, not about other servers.
+_KEPT = {"SCHEDULEMESH_CACHE", "SCHEDULEMESH_POSTGRES_REPOSITORY", "SCHEDULEMESH_RUN", "SCHEDULEMESH_SERVER"}
+
 _names = iter(range(1, 1 << 30))
 
 
@@ -43,11 +46,11 @@ def _build() -> None:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A server that `schedulemesh up` started; Ctrl-C ends it. The commands find it by themselves."""
     _build()
     with pytest.MonkeyPatch.context() as patch:
-        for name in [n for n in os.environ if n.startswith("SCHEDULEMESH_") and n != "SCHEDULEMESH_SERVER"]:
+        for name in [n for n in os.environ if n.startswith("SCHEDULEMESH_") and n not in _KEPT]:
             patch.delenv(name)
         for name in ("DATABASE_URL", "RAY_ADDRESS", "NO_COLOR", "VISUAL", "EDITOR"):
             patch.delenv(name, raising=False)
@@ -157,9 +160,9 @@ def rows(text: str) -> list[list[str]]:
 # The server.
 
 
-def test_status_shows_the_server_and_its_pools(run: Run, pool: str, server: str) -> None:
+def test_status_shows_the_server_and_its_pools(run: Run, pool: str, address: str) -> None:
     text = good(run("status"))
-    assert server in text
+    assert address in text
     assert "ready" in text
     assert rows(text)[-2:] == [
         ["POOL", "STATE", "RUNNING", "QUEUED", "CPU", "MEMORY", "LABELS"],
@@ -167,7 +170,7 @@ def test_status_shows_the_server_and_its_pools(run: Run, pool: str, server: str)
     ]
     found = parsed(run("status", "--json"))
     assert found["ready"] is True
-    assert found["server"]["url"] == server
+    assert found["server"]["url"] == address
     assert [p["name"] for p in found["pools"]] == ["train"]
 
 
@@ -206,25 +209,25 @@ def test_without_a_server_a_command_ends_soon(run: Run, nowhere: str, command: s
 
 
 def test_version_works_with_and_without_a_server(
-    run: Run, server: str, monkeypatch: pytest.MonkeyPatch
+    run: Run, address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert f"at {server}" in good(run("version"))
-    assert parsed(run("version", "--json"))["server"]["url"] == server
+    assert f"at {address}" in good(run("version"))
+    assert parsed(run("version", "--json"))["server"]["url"] == address
     monkeypatch.setenv("SCHEDULEMESH_URL", f"http://127.0.0.1:{free_port()}")
     assert "none answers" in good(run("version"))
     assert good(run("--version")).startswith("schedulemesh ")
 
 
 def test_a_wrong_token_and_its_file(
-    run: Run, server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: Run, address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "token"
     file.write_text("sm_wrong\n")
     refused(run("pools", "--token-file", str(file)), "--token-file", "SCHEDULEMESH_TOKEN")
     refused(run("pools", "--token-file", str(tmp_path / "none")), "cannot be read", str(tmp_path / "none"))
-    file.write_text(local.token_for(server))
+    file.write_text(local.token_for(address))
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    good(run("--url", server, "--token-file", str(file), "pools"))
+    good(run("--url", address, "--token-file", str(file), "pools"))
 
 
 def test_an_address_that_is_none(run: Run) -> None:
@@ -338,6 +341,7 @@ def test_a_pool_is_held_drained_and_resumed(run: Run, pool: str, space: str) -> 
     assert "held: new disks" in good(run("pools", "hold", pool, "--reason", "new disks"))
     assert rows(good(run("pools")))[1][1] == "held"
     refused(run("submit", "--pool", pool, "--class", COUNTER, "--cpu", "1"), "new disks")
+    assert "draining, 59m left" in good(run("pools", "drain", pool, "--deadline", "1h"))
     drained = parsed(run("pools", "drain", pool, "--deadline", "1h", "--json"))
     assert drained["hold"]["state"] == "draining"
     assert drained["hold"]["deadline"]
@@ -743,13 +747,13 @@ def test_a_closed_pipe_is_quiet(run: Run, space: str, command: str) -> None:
 # The live screen.
 
 
-def test_top_in_a_pipe_is_one_picture(run: Run, pool: str, server: str) -> None:
+def test_top_in_a_pipe_is_one_picture(run: Run, pool: str, address: str) -> None:
     running(run, "low", "--cpu", "1", "--priority", "1", "--estimate", "1h")
     running(run, "high", "--cpu", "2", "--priority", "9")
     submit(run, "waits", "--cpu", "4", "--priority", "0.5", "--queue")
     good(run("preempt", "low"))
     text = good(run("top"))
-    assert server in text
+    assert address in text
     assert "1 running · 1 queued · 1 preemption" in text
     assert "█" in text
     assert "by hand" in text
@@ -810,9 +814,14 @@ def terminal() -> Iterator[Callable[..., Terminal]]:
         each.close()
 
 
-@pytest.mark.parametrize(("key", "code"), [("q", 0), ("\x03", 130)])
+@pytest.mark.parametrize(("ending", "code"), [("q", 0), (signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_top_redraws_until_q_and_leaves_the_terminal_as_it_was(
-    run: Run, pool: str, space: str, terminal: Callable[..., Terminal], key: str, code: int
+    run: Run,
+    pool: str,
+    space: str,
+    terminal: Callable[..., Terminal],
+    ending: str | signal.Signals,
+    code: int,
 ) -> None:
     import termios
 
@@ -825,10 +834,10 @@ def test_top_redraws_until_q_and_leaves_the_terminal_as_it_was(
     assert all(
         output.width(line.replace("\x1b[K", "").replace("\x1b[J", "")) <= 80 for line in frame.split("\r\n")
     )
-    if key == "q":
-        os.write(screen.handle, b"q")
+    if isinstance(ending, str):
+        os.write(screen.handle, ending.encode())
     else:
-        screen.process.send_signal(signal.SIGINT)
+        screen.process.send_signal(ending)
     screen.read_until("\x1b[?1049l")
     assert screen.process.wait(10) == code
     assert termios.tcgetattr(screen.there) == screen.before

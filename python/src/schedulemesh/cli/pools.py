@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -54,8 +55,8 @@ def hold_words(pool: Pool) -> str:
         return output.paint("open", "green")
     word = output.paint(hold["state"], "yellow")
     if hold.get("deadline"):
-        left = (output.moment(hold["deadline"]) or 0) - (output.moment(hold["since"]) or 0)
-        word += f" ({output.duration(left)} given)"
+        left = (output.moment(hold["deadline"]) or 0) - time.time()
+        word += f", {output.duration(int(left))} left" if left >= 1 else ", over"
     return word
 
 
@@ -118,7 +119,7 @@ def show_pool(settings: Settings, pool: Pool) -> None:
                 + (f": {output.one_line(hold['reason'])}" if hold and hold["reason"] else ""),
             ),
             ("Held by", f"{hold['by']}, {output.age(hold['since'])} ago" if hold else ""),
-            ("Taken", output.clock(hold["deadline"]) if hold and hold.get("deadline") else ""),
+            ("Deadline", output.clock(hold["deadline"]) if hold and hold.get("deadline") else ""),
             ("Tasks", f"{pool['running']:,} running, {pool['queued']:,} queued"),
             ("Labels", output.labels(pool["labels"])),
             ("Agents", f"{pool['target_agents']} wanted" if pool["target_agents"] else ""),

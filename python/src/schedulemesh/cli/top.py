@@ -98,6 +98,7 @@ def _live(settings: Settings, client: Client, picture: Picture, interval: float)
 def _screen() -> Iterator[Any]:
     """A screen of our own, without a cursor, and keys without Enter. All is as before at the end."""
     import select
+    import signal
     import termios
     import tty
 
@@ -109,11 +110,14 @@ def _screen() -> Iterator[Any]:
         # End of input: the terminal is gone.
         return (sys.stdin.read(1) or "q") if ready else ""
 
+    # Ended from outside, the terminal is put right, too.
+    before_term = signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     sys.stdout.write("\x1b[?1049h\x1b[?25l")
     try:
         tty.setcbreak(handle)
         yield key
     finally:
+        signal.signal(signal.SIGTERM, before_term)
         termios.tcsetattr(handle, termios.TCSADRAIN, before)
         sys.stdout.write("\x1b[?25h\x1b[?1049l")
         sys.stdout.flush()
