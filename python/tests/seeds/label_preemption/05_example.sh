@@ -1,0 +1,1 @@
+python examples/label_preemption_demo.py

@@ -1,0 +1,1 @@
+pytest tests/integration/test_label_preemption.py -v

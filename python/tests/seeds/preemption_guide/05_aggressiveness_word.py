@@ -1,0 +1,1 @@
+scheduler.update_preemption_policy(preemption_aggressiveness="urgent")

@@ -1,0 +1,7 @@
+scheduler.update_preemption_policy(
+    protected_pools=[
+        "production-api",
+        "real-time-inference",
+        "critical-services",
+    ],
+)
