@@ -29,27 +29,25 @@ def logs(settings: Settings, task_id: str, follow: bool, stderr: bool, tail: int
     """What TASK's agent printed, while it runs and after it ended."""
     client = settings.client()
     stream = "stderr" if stderr else "stdout"
-    offset, pause, first = (0 if tail is None else -_TAIL), 0.1, tail is not None
+    offset, pause = (0 if tail is None else -_TAIL), 0.1
     while True:
         chunk = client.task_logs(task_id, stream=stream, offset=offset, limit=_CHUNK)
-        client.retry_for = LONG_PATIENCE if follow else client.retry_for
-        more = chunk["next_offset"] != offset and not (first and not chunk["text"])
-        if first:
+        offset, more = chunk["next_offset"], bool(chunk["text"])
+        if tail is not None:
             lines = chunk["text"].splitlines(keepends=True)
-            chunk["text"] = "".join(lines[-tail:]) if tail else ""
-            first = False
-        if chunk["text"]:
-            if settings.json:
-                output.line(chunk)
-            else:
-                sys.stdout.write(chunk["text"])
-                sys.stdout.flush()
-        offset = chunk["next_offset"]
-        if more and chunk["text"]:
+            chunk["text"] = "".join(lines[-tail:] if tail else [])
+            tail = None
+        if chunk["text"] and settings.json:
+            output.line(chunk)
+        elif chunk["text"]:
+            sys.stdout.write(chunk["text"])
+            sys.stdout.flush()
+        if more:
             pause = 0.1
             continue
         if chunk["ended"] or not follow:
             return
+        client.retry_for = LONG_PATIENCE
         time.sleep(pause)
         pause = min(1.5 * pause, 1.0)
 

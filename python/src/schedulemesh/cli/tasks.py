@@ -175,7 +175,7 @@ def show(settings: Settings, task_id: str) -> None:
             ("Calls", f"{entry['method']}()" if entry else ""),
             ("Agent", agent["name"]),
             ("Node", agent["node_id"]),
-            ("Attempt", f"{task['attempt']} of {task['max_attempts']}" if task["max_attempts"] > 1 else ""),
+            ("Attempt", _attempt(task)),
             ("Preempted", output.count(task["preemptions"], "time") if task.get("preemptions") else ""),
             (
                 "Submitted",
@@ -190,6 +190,12 @@ def show(settings: Settings, task_id: str) -> None:
     )
     output.say()
     output.show(*timeline(events))
+
+
+def _attempt(task: Task) -> str:
+    if task["max_attempts"] > 1:
+        return f"{task['attempt']} of {task['max_attempts']}"
+    return str(task["attempt"]) if task["attempt"] > 1 else ""
 
 
 def _compact(value: Any) -> str:
