@@ -196,7 +196,7 @@ def head(installed: Installed) -> Iterator[str]:
 
 
 def test_the_wheel_carries_the_server_its_postgres_and_the_licence(wheel: Path, installed: Installed) -> None:
-    tag = r"manylinux2014_(x86_64|aarch64)" if sys.platform == "linux" else r"macosx_1[01]_\d+_\w+"
+    tag = r"manylinux_2_27_(x86_64|aarch64)" if sys.platform == "linux" else r"macosx_12_0_\w+"
     assert re.fullmatch(rf"schedulemesh-[\d.]+-py3-none-{tag}\.whl", wheel.name)
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()

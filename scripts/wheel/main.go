@@ -23,10 +23,10 @@ import (
 
 // platforms are those we build for, with what pip calls them.
 var platforms = map[string]string{
-	"linux-amd64":  "manylinux2014_x86_64",
-	"linux-arm64":  "manylinux2014_aarch64",
-	"darwin-amd64": "macosx_10_15_x86_64",
-	"darwin-arm64": "macosx_11_0_arm64",
+	"linux-amd64":  "manylinux_2_27_x86_64",
+	"linux-arm64":  "manylinux_2_27_aarch64",
+	"darwin-amd64": "macosx_12_0_x86_64",
+	"darwin-arm64": "macosx_12_0_arm64",
 }
 
 func main() {

@@ -10,6 +10,7 @@ import atexit
 import logging
 import os
 import threading
+import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -122,7 +123,7 @@ def _connect(keep: bool, start: bool) -> Found:
             found = Found(url.rstrip("/"), local.token_for(url), owns_ray=owns_ray)
             _check_cluster(found, cluster)
             return found
-        claimed = _claim()
+        claimed = _live_claim()
         if claimed and _answers(claimed):
             return Found(claimed, local.token_for(claimed), owns_ray=owns_ray)
         for server in reversed(servers):
@@ -195,6 +196,23 @@ def _claim() -> str:
 
     claim = read_claim()
     return str(claim["url"]) if claim else ""
+
+
+def _live_claim() -> str:
+    """The same once its server answers, or once it is plain that it is somebody's: the claim of a server
+    that was killed is there for some seconds more."""
+    from schedulemesh.bridge.store import CLAIM_TTL
+
+    end = time.monotonic() + CLAIM_TTL + 1
+    waiting = False
+    while True:
+        claimed = _claim()
+        if not claimed or _answers(claimed) or time.monotonic() > end:
+            return claimed
+        if not waiting:
+            log.info("waiting for the ScheduleMesh server at %s, which does not answer", claimed)
+        waiting = True
+        time.sleep(0.5)
 
 
 def _about(url: str) -> dict[str, Any]:
