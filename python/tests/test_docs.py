@@ -191,10 +191,10 @@ def methods(cls: type) -> dict[str, inspect.Signature]:
     }
 
 
-def shown(parameter: inspect.Parameter) -> str:
+def shown(parameter: inspect.Parameter, language: str) -> str:
     """A default as the reference's tables have it."""
     if parameter.default is inspect.Parameter.empty:
-        return ""
+        return "required" if language == ".md" else "必需"
     return "" if parameter.default is None else f"`{parameter.default!r}`"
 
 
@@ -208,7 +208,7 @@ def test_the_reference_has_every_argument_of_a_scheduler(language: str, name: st
         if argument.name == "self" or argument.kind in (argument.VAR_POSITIONAL, argument.VAR_KEYWORD):
             continue
         assert argument.name in rows, f"{name}: {argument.name}"
-        assert rows[argument.name] == shown(argument), f"{name}: {argument.name}"
+        assert rows[argument.name] == shown(argument, language), f"{name}: {argument.name}"
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
