@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import logging
 import os
+import socket
 import threading
 import time
 from dataclasses import dataclass, field
@@ -156,6 +157,7 @@ def _init_ray(address: str, start: bool) -> None:
 
     options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.WARNING}
     try:
+        _check_reachable(address or os.environ.get("RAY_ADDRESS", ""))
         if address:
             ray.init(address=address, **options)
             return
@@ -166,11 +168,22 @@ def _init_ray(address: str, start: bool) -> None:
                 raise
             # Logical CPUs, as `schedulemesh up` has them: most agents wait more than they compute.
             ray.init(num_cpus=max(8, os.cpu_count() or 1), include_dashboard=False, **options)
-    except (ConnectionError, RuntimeError, ValueError) as error:
+    except (OSError, RuntimeError, ValueError) as error:
         where = address or os.environ.get("RAY_ADDRESS") or "of this machine"
         raise RayUnavailable(
             f"the Ray cluster {where} cannot be reached: {error}. Call ray.init() yourself to say which one"
         ) from None
+
+
+def _check_reachable(address: str) -> None:
+    """Ask for a connection ourselves: where nobody listens Ray tries for a minute, and then ends the process.
+
+    Raises:
+        OSError: nobody listens there.
+    """
+    host, colon, port = address.rpartition(":")
+    if colon and port.isdigit() and "/" not in host:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=10.0).close()
 
 
 def _check_cluster(found: Found, cluster: str) -> None:

@@ -210,6 +210,10 @@ class AsyncClient:
         }
         await self._call("PUT", f"/pools/{_segment(pool)}/state-handlers", body)
 
+    async def delete_state_handlers(self, pool: str) -> None:
+        """Remove both state handlers of a pool; none there is fine."""
+        await self._call("DELETE", f"/pools/{_segment(pool)}/state-handlers")
+
     # Tasks.
 
     async def submit(self, task: dict[str, Any], *, wait: float = 0.0) -> types.Task:

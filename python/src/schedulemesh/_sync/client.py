@@ -211,6 +211,10 @@ class Client:
         }
         self._call("PUT", f"/pools/{_segment(pool)}/state-handlers", body)
 
+    def delete_state_handlers(self, pool: str) -> None:
+        """Remove both state handlers of a pool; none there is fine."""
+        self._call("DELETE", f"/pools/{_segment(pool)}/state-handlers")
+
     # Tasks.
 
     def submit(self, task: dict[str, Any], *, wait: float = 0.0) -> types.Task:

@@ -816,13 +816,16 @@ class RayScheduler:
 
         preserver_pickle, preserver_name = handler_fields(preserver, "preserver")
         restorer_pickle, restorer_name = handler_fields(restorer, "restorer")
-        self.client.set_state_handlers(
-            pool_name,
-            preserver=preserver_pickle,
-            preserver_name=preserver_name,
-            restorer=restorer_pickle,
-            restorer_name=restorer_name,
-        )
+        if preserver is None and restorer is None:
+            self.client.delete_state_handlers(pool_name)
+        else:
+            self.client.set_state_handlers(
+                pool_name,
+                preserver=preserver_pickle,
+                preserver_name=preserver_name,
+                restorer=restorer_pickle,
+                restorer_name=restorer_name,
+            )
         return {
             "success": True,
             "pool_name": pool_name,
