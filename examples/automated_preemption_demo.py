@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 from pi_agent import PiAgent
-from story import Story
+from story import Story, tell
 
 from schedulemesh.simple import SimpleScheduler
 
@@ -90,4 +90,4 @@ def agent_of(scheduler: SimpleScheduler, task_id: str) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    tell(main)

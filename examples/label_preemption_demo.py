@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from pi_agent import PiAgent
-from story import Story
+from story import Story, tell
 
 from schedulemesh.simple import SimpleScheduler
 
@@ -123,4 +123,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    tell(main)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import ray
 from pi_agent import PiAgent
-from story import Story
+from story import Story, tell
 
 from schedulemesh.core import RayScheduler
 
@@ -76,4 +76,4 @@ def names(answer: dict) -> list[str]:
 
 
 if __name__ == "__main__":
-    main()
+    tell(main)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from story import Story, ended
+from story import Story, ended, tell
 
 from schedulemesh.core.actors.control.preemption_controller import TaskState
 from schedulemesh.core.agent_actor import AgentActor
@@ -128,4 +128,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    tell(main)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 from pi_agent import PiAgent
-from story import Story, ended
+from story import Story, ended, tell
 
 from schedulemesh.simple import SimpleScheduler
 
@@ -76,4 +76,4 @@ def progress_of(scheduler: SimpleScheduler, task_id: str) -> float:
 
 
 if __name__ == "__main__":
-    main()
+    tell(main)

@@ -11,6 +11,7 @@ from typing import Any
 from urllib.parse import quote
 
 from schedulemesh import local
+from schedulemesh.errors import ScheduleMeshError
 
 ENDED = ("completed", "failed", "cancelled", "preempted")
 
@@ -86,6 +87,17 @@ class Story:
                 print(f"\nSign in: {url}/sign-in?token={token}&next={quote('/?' + rest, safe='')}")
         print("Look around; Enter ends it and removes what it made.", flush=True)
         sys.stdin.readline()
+
+
+def tell(main: Callable[[], None]) -> None:
+    """Run an example; what stops it is a sentence."""
+    try:
+        main()
+    except KeyboardInterrupt:
+        print("\nInterrupted: what it made is removed.", file=sys.stderr)
+        sys.exit(130)
+    except (ScheduleMeshError, TimeoutError) as error:
+        sys.exit(f"\n{error}")
 
 
 def ended(scheduler: Any, task_id: str, within: float = 60.0) -> Any:

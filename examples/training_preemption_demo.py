@@ -21,7 +21,7 @@ if not __package__:  # run as a script: its neighbours are found from the root o
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from examples.digits import DigitsTraining
-from examples.story import ENDED, Story
+from examples.story import ENDED, Story, tell
 from examples.training_agent import TrainingAgentActor
 from schedulemesh.simple import SimpleScheduler
 
@@ -134,4 +134,4 @@ def checks(scheduler: SimpleScheduler, undisturbed: DigitsTraining) -> list[tupl
 
 
 if __name__ == "__main__":
-    main()
+    tell(main)

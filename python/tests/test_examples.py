@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -20,7 +21,9 @@ sys.path.insert(0, str(ROOT))
 from examples.digits import DigitsTraining  # noqa: E402
 from examples.training_preemption_demo import TrainingAgentActor  # noqa: E402
 
+from schedulemesh.client import Client  # noqa: E402
 from schedulemesh.local import Started  # noqa: E402
+from schedulemesh.simple import SimpleScheduler  # noqa: E402
 
 STEPS = 12
 
@@ -258,8 +261,38 @@ def test_each_tells_its_story_to_the_end(server: Started, command: list[str]) ->
     assert "  NO   " not in done.stdout
 
 
-def test_one_that_goes_otherwise_says_so_and_exits_with_1(server: Started) -> None:
-    done = run("-c", "import label_preemption_demo as demo; demo.TIERS = {}; demo.main()")
+def test_two_at_once_are_told_apart(driver: Started) -> None:
+    with SimpleScheduler("preemption-demo"):
+        done = run("preemption_demo.py")
     assert done.returncode == 1, done.stdout
-    assert "  NO   premium goes before batch at equal priority" in done.stdout
-    assert "This did not happen as told: premium goes before batch" in done.stdout
+    assert "preemption-demo" in done.stdout.splitlines()[-1]
+    assert "Traceback" not in done.stdout
+
+
+def test_one_that_is_interrupted_leaves_nothing(server: Started) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-u", "preemption_file_state.py"],
+        cwd=ROOT / "examples",
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    assert process.stdout is not None
+    for line in process.stdout:
+        if "preemption target found" in line:
+            process.send_signal(signal.SIGINT)
+            break
+    rest = process.communicate(timeout=60)[0]
+    assert process.returncode == 130, rest
+    assert "Interrupted: what it made is removed." in rest
+    assert "Traceback" not in rest
+    with Client(server.url, server.token) as client:
+        assert [one["name"] for one in client.namespaces()] == ["default"]
+
+
+def test_one_that_goes_otherwise_says_so_and_exits_with_1(server: Started) -> None:
+    done = run("-c", "import preemption_demo as demo; demo.names = lambda answer: []; demo.main()")
+    assert done.returncode == 1, done.stdout
+    assert "  NO   both might, the least important one first" in done.stdout
+    assert "This did not happen as told: both might, the least important one first" in done.stdout
