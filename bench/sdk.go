@@ -26,7 +26,7 @@ func (b *bench) sdk(ctx context.Context) error {
 	defer s.stop()
 	script := exec.CommandContext(ctx, b.python, "-c", sdkBeside, ray.Address())
 	script.Env = append(os.Environ(), ray.Env()...)
-	script.Env = append(script.Env, "SCHEDULEMESH_URL=http://"+s.addr, "SCHEDULEMESH_TOKEN="+benchToken)
+	script.Env = append(script.Env, "SCHEDULEMESH_URL=http://"+s.addr, "SCHEDULEMESH_TOKEN="+benchToken, "SCHEDULEMESH_LOG_LEVEL=ERROR")
 	script.Stdout, script.Stderr = os.Stdout, os.Stderr
 	return script.Run()
 }
