@@ -31,7 +31,7 @@ var platforms = map[string]string{
 
 func main() {
 	out := flag.String("out", "dist", "directory for the wheels")
-	python := flag.String("python", ".venv/bin/python", "an interpreter with setuptools")
+	python := flag.String("python", "", "an interpreter with setuptools; the one of .venv, which is made when it is not there, when left out")
 	server := flag.String("server", "", "a server program for this machine to take instead of building one, for tests")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -56,8 +56,16 @@ func run(ctx context.Context, out, python, server string, wanted []string) error
 	}
 	// Both are used from another directory; a link, as .venv's python is, must not be followed.
 	out, err1 := filepath.Abs(out)
+	if python == "" {
+		var err error
+		python, err = local.EnsurePython(ctx, local.PythonOptions{Dir: ".venv", Locks: []string{"python/requirements.lock"}, Project: "python",
+			Base: os.Getenv("PYTHON"), Progress: func(line string) { fmt.Println(line) }})
+		if err != nil {
+			return err
+		}
+	}
 	if found, err := exec.LookPath(python); err != nil {
-		return fmt.Errorf("%w: make the Python environment with `make run`, or name one with setuptools in ARGS=-python=…", err)
+		return err
 	} else if python, err = filepath.Abs(found); err != nil {
 		return err
 	}
