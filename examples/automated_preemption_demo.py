@@ -67,6 +67,7 @@ def main() -> None:
         story.part("Phase 2. The rules protect everybody, and a person decides")
         result = submit("customer-2", "premium", 8.0)
         story.check("customer-2 is no more important than customer-1", not result["success"])
+        story.wait_for(lambda: scheduler.client.agent("customer-1")["metrics"])  # until it has done something
         done = scheduler.preempt_task(target_agent_name=agent_of(scheduler, "customer-1"))
         saved = done["execution"]["saved_state"]
         story.say(f"customer-1 was stopped by hand after {saved['batches']} batches")

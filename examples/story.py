@@ -100,7 +100,7 @@ def tell(main: Callable[[], None]) -> None:
         sys.exit(f"\n{error}")
 
 
-def ended(scheduler: Any, task_id: str, within: float = 60.0) -> Any:
+def ended(scheduler: Any, task_id: str, within: float = 120.0) -> Any:
     """The task, once it is over. Raises TimeoutError after so many seconds."""
     end = time.monotonic() + within
     while (task := scheduler.client.task(task_id))["state"] not in ENDED:
