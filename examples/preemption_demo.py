@@ -13,6 +13,7 @@ from pi_agent import PiAgent
 from story import Story, tell
 
 from schedulemesh.core import RayScheduler
+from schedulemesh.types import Evaluation
 
 
 def main() -> None:
@@ -71,7 +72,7 @@ def main() -> None:
         story.end()
 
 
-def names(answer: dict) -> list[str]:
+def names(answer: Evaluation) -> list[str]:
     return [one["task_id"] for one in answer["candidates"]]
 
 
