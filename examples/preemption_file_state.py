@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from story import Story, ended, tell
+from story import Story, tell
 
 from schedulemesh.core.actors.control.preemption_controller import TaskState
 from schedulemesh.core.agent_actor import AgentActor
@@ -98,7 +98,7 @@ def main() -> None:
         working = Path(directory, "segments.json")
         story.wait_for(working.exists)
         submit("fraud-alert", 9.0, rounds=20)
-        ended(scheduler, "fraud-alert")
+        scheduler.wait("fraud-alert", timeout=120)
         saved = scheduler.client.task("segments")["saved_state"]
         story.say(f"saved: {saved}")
         kept = Path(saved["checkpoint_path"])
@@ -113,7 +113,7 @@ def main() -> None:
         story.check("the restorer put the file back", done["success"] and working.exists())
         reached = json.loads(working.read_text())["round"]
         submit("segments", 2.0, rounds=reached + 50)
-        result = ended(scheduler, "segments")["result"]
+        result = scheduler.wait("segments", timeout=120)["result"]
         story.check(
             f"it went on from round {reached}",
             result == {"began_at": reached, "rounds": reached + 50},

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 from pi_agent import PiAgent
-from story import Story, ended, tell
+from story import Story, tell
 
 from schedulemesh.simple import SimpleScheduler
 
@@ -46,7 +46,7 @@ def main() -> None:
         story.say("the line: " + ", ".join(line))
 
         story.part("2. They run one after the other")
-        tasks = {task_id: ended(scheduler, task_id) for task_id in ["first", *waiting]}
+        tasks = {task_id: scheduler.wait(task_id, timeout=120) for task_id in ["first", *waiting]}
         order = sorted(tasks, key=lambda task_id: tasks[task_id]["started_at"])
         for task_id in order:
             story.say(f"{task_id}: pi is {tasks[task_id]['result']['pi']:.5f}")
@@ -57,7 +57,7 @@ def main() -> None:
         submit("reindex", 1.0, batches=800, on_preempted="requeue")
         story.wait_for(lambda: progress_of(scheduler, "reindex") > 0)
         submit("incident", 9.5, batches=100)
-        incident, reindex = ended(scheduler, "incident"), ended(scheduler, "reindex")
+        incident, reindex = scheduler.wait("incident", timeout=120), scheduler.wait("reindex", timeout=120)
         went_on_from = reindex["result"]["went_on_from"]
         story.say(f"reindex ran {reindex['attempt']} times, and went on from batch {went_on_from} of 800")
         story.check(

@@ -13,8 +13,6 @@ from urllib.parse import quote
 from schedulemesh import local
 from schedulemesh.errors import ScheduleMeshError
 
-ENDED = ("completed", "failed", "cancelled", "preempted")
-
 
 class Story:
     """One run of an example. It reads the command line.
@@ -98,13 +96,3 @@ def tell(main: Callable[[], None]) -> None:
         sys.exit(130)
     except (ScheduleMeshError, TimeoutError) as error:
         sys.exit(f"\n{error}")
-
-
-def ended(scheduler: Any, task_id: str, within: float = 120.0) -> Any:
-    """The task, once it is over. Raises TimeoutError after so many seconds."""
-    end = time.monotonic() + within
-    while (task := scheduler.client.task(task_id))["state"] not in ENDED:
-        if time.monotonic() > end:
-            raise TimeoutError(f"{task_id} is still {task['state']} after {within:g} s: {task['reason']}")
-        time.sleep(0.05)
-    return task

@@ -90,6 +90,7 @@ class RayScheduler:
         self._session: Session | None = None
         self._mirror: Mirror | None = None
         self._closed = ""
+        self._warned: set[str] = set()  # about the policy; each is said once
         # sync: self.start()
 
     async def start(self) -> None:
@@ -629,6 +630,28 @@ class RayScheduler:
             return {"success": False, "error": text, "reason": "timeout", "task_id": task_id}
         return {"success": True, "task_id": task_id, "state": task["state"]}
 
+    async def wait(self, task_id: str, timeout: float | None = None) -> types.Task:
+        """The task once it is over: completed, failed, cancelled, or preempted for good.
+
+        Args:
+            task_id: of a live task, or of one that is over already.
+            timeout: seconds; without end when left out.
+
+        Returns:
+            The task, with its ``state``, ``code`` and ``reason``, and the ``result`` of its entry.
+
+        Raises:
+            UnknownTask: there is none of this id.
+            TimeoutError: it is not over by then.
+        """
+        end, pause = None if timeout is None else time.monotonic() + timeout, 0.02
+        while (task := await self.client.task(task_id))["state"] not in _ENDED:
+            if end is not None and time.monotonic() + pause > end:
+                raise TimeoutError(f"task {task_id!r} is still {task['state']} after {timeout:g} s")
+            await sleep(pause)
+            pause = min(1.5 * pause, 1.0)
+        return task
+
     # Work on agents.
 
     async def register_running_task(
@@ -867,7 +890,8 @@ class RayScheduler:
         }
         change = {name: value for name, value in change.items() if value is not None}
         found = await (self.client.patch_policy(change, comment=comment) if change else self.client.policy())
-        for warning in found["warnings"]:
+        for warning in set(found["warnings"]) - self._warned:
+            self._warned.add(warning)
             log.warning("policy version %d: %s", found["version"], warning)
         return {**found["policy"], "version": found["version"], "warnings": found["warnings"]}
 

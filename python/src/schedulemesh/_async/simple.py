@@ -129,6 +129,10 @@ class SimpleScheduler:
         """End a task as done; its quota is back when this returns. ``{"success", "task_id", "state"}``."""
         return await self.scheduler.complete(task_id)
 
+    async def wait(self, task_id: str, timeout: float | None = None) -> types.Task:
+        """The task once it is over; see :meth:`RayScheduler.wait`."""
+        return await self.scheduler.wait(task_id, timeout)
+
     async def delete_agent(self, name: str, force: bool = False, destroy_pg: bool = True) -> dict[str, Any]:
         """Stop an agent, found by its name or its task's id, and wait until it is gone."""
         return await self.scheduler.delete_agent(name, force=force, destroy_pg=destroy_pg)
