@@ -21,7 +21,7 @@ if not __package__:  # run as a script: its neighbours are found from the root o
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from examples.digits import DigitsTraining
-from examples.story import ENDED, Story, tell
+from examples.story import Story, tell
 from examples.training_agent import TrainingAgentActor
 from schedulemesh.simple import SimpleScheduler
 
@@ -34,6 +34,7 @@ STEPS = 900  # of pretraining: some 9 s on one core
 RLHF_SHARE = 0.4  # of those steps are RLHF's
 RLHF_ARRIVES = 0.4  # of the way through pretraining
 SEED = 1
+ENDED = ("completed", "failed", "cancelled", "preempted")
 
 
 def main() -> None:
