@@ -21,3 +21,32 @@ def test_what_travels_to_the_worker_needs_the_standard_library_only() -> None:
         "assert not {'ray', 'aiohttp', 'numpy'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_import_paths() -> None:
+    from schedulemesh.config.policy import PreemptionAggressiveness
+    from schedulemesh.core import RayScheduler
+    from schedulemesh.core.actors.control.preemption_controller import PreemptionPolicy, TaskState
+    from schedulemesh.core.agent_actor import AgentActor
+    from schedulemesh.core.agents import MetricsReportingAgent
+    from schedulemesh.core.controllers import ray_scheduler
+    from schedulemesh.simple import SimpleScheduler, SimpleTaskSpec
+
+    assert ray_scheduler.RayScheduler is RayScheduler
+    assert issubclass(MetricsReportingAgent, AgentActor)
+    for found in (PreemptionAggressiveness, PreemptionPolicy, TaskState, SimpleScheduler, SimpleTaskSpec):
+        assert isinstance(found, type)
+        assert found.__doc__
+
+
+def test_importing_the_schedulers_is_quick() -> None:
+    """Less than 100 ms with Ray imported already: the best of several runs, for those under load."""
+    code = (
+        "import sys, time, ray; began = time.perf_counter();"
+        "import schedulemesh.simple; print(time.perf_counter() - began)"
+    )
+    for _ in range(5):
+        out = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+        if float(out) < 0.1:
+            return
+    raise AssertionError(f"it took {out.strip()} s")
