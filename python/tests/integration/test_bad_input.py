@@ -396,7 +396,10 @@ def test_server_and_ray_gone_in_mid_call(doomed: Script) -> None:
     for call in ("evaluate", "pools", "policy"):
         assert told[call]["raised"] == "ServerUnavailable"
     told = json.loads(doomed.line())
-    assert (told["submit"]["success"], told["submit"]["reason"]) == (False, "bridge_unavailable"), told
+    # Either the launch finds no cluster, or no node is known any more.
+    assert told["submit"]["success"] is False
+    assert told["submit"]["reason"] in ("bridge_unavailable", "preemption_failed"), told
+    assert told["submit"]["error"]
     assert set(told["held"]) == {0}
     assert doomed.end()[0] == 0
     until(lambda: not os.path.exists(f"/proc/{told['server']}"), 60)

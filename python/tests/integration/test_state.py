@@ -136,7 +136,7 @@ def test_restoring_what_cannot_be_restored(pool: RayScheduler) -> None:
 def test_handlers_that_cannot_be(pool: RayScheduler) -> None:
     lock = threading.Lock()
     with pytest.raises(InvalidArgument, match="one argument"):
-        pool.register_state_handlers("pool", preserver=dict)
+        pool.register_state_handlers("pool", preserver=lambda: {"step": 1})
     with pytest.raises(InvalidArgument, match="restorer"):
         pool.register_state_handlers("pool", restorer="a string")  # type: ignore[arg-type]
     with pytest.raises(NotPicklable):
