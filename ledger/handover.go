@@ -101,8 +101,6 @@ func (b *batch) preempted(task, by *row, t *taking, c sched.Candidate, taken sch
 		words = fmt.Sprintf("Makes way for %s: %s", by.taskID, sentence(c))
 	} else if t.drained {
 		words = "Has to go: " + t.byTask + " is drained"
-	} else {
-		p.Reason = "manual"
 	}
 	attempt := 0
 	if by != nil {

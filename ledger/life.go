@@ -320,11 +320,14 @@ func (b *batch) register(uid sched.ID, ns string, g Registration, hash string, a
 }
 
 // preemptByHand begins to cancel and save a task whose agent stays.
-func (b *batch) preemptByHand(r *row, actor string) error {
+func (b *batch) preemptByHand(r *row, reason sched.Reason, actor string) error {
 	if r.state != Running {
 		return refuse(ErrWrongState, "task %q is %s: only a running task can be preempted", r.taskID, r.state)
 	}
-	candidate := sched.Candidate{Task: r.uid, TaskName: r.taskID, Agent: r.agentID(), AgentName: r.agentName, Pool: r.poolName, Priority: r.priority, Reason: "manual"}
+	candidate := sched.Candidate{Task: r.uid, TaskName: r.taskID, Agent: r.agentID(), AgentName: r.agentName, Pool: r.poolName, Priority: r.priority, Reason: reason}
+	if reason == "" {
+		candidate.Reason = "manual"
+	}
 	if r.pool == nil { // unmanaged: its agent cannot be told, but its state can be kept
 		no := false
 		t := &taking{holder: r.uid, tasks: []sched.ID{r.uid}, phase: phaseSaving, was: Running,

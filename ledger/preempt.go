@@ -15,7 +15,9 @@ import (
 type PreemptRequest struct {
 	TaskID    string
 	AgentName string
-	Actor     string
+	// Reason is what an evaluation gave as the rule, under which it counts; "" = manual.
+	Reason sched.Reason
+	Actor  string
 }
 
 // Preempt cancels and saves a task by hand; its agent stays. It returns when that
@@ -48,7 +50,7 @@ func (l *Ledger) Preempt(ctx context.Context, ns string, p PreemptRequest) (Pree
 			unwatch()
 		}
 		ch, unwatch = l.watch(r.uid)
-		return b.preemptByHand(r, p.Actor)
+		return b.preemptByHand(r, p.Reason, p.Actor)
 	})
 	if unwatch != nil {
 		defer unwatch()

@@ -141,6 +141,7 @@ type Evaluation struct {
 type ExecutionBody struct {
 	TaskID    string `json:"task_id,omitempty" doc:"The task. One of task_id and agent_name is needed; with both, the task must run on that agent." example:"batch-job"`
 	AgentName string `json:"agent_name,omitempty" doc:"The agent it runs on." example:"agent-1"`
+	Reason    string `json:"reason,omitempty" enum:"label_based_preemption,same_pool_preemption,cross_pool_preemption,manual" doc:"The rule an evaluation named for it, under which it is counted; manual when left out."`
 }
 
 // PreemptResult is what preempting by hand brought.
@@ -229,8 +230,8 @@ func statsDoc(s ledger.Stats) Stats {
 }
 
 // preempt answers once the task is cancelled and saved.
-func (a *API) preempt(ctx context.Context, ns, taskID, agentName string) (*Doc[PreemptResult], error) {
-	p, err := a.ledger.Preempt(ctx, ns, ledger.PreemptRequest{TaskID: taskID, AgentName: agentName, Actor: actor(ctx)})
+func (a *API) preempt(ctx context.Context, ns, taskID, agentName, reason string) (*Doc[PreemptResult], error) {
+	p, err := a.ledger.Preempt(ctx, ns, ledger.PreemptRequest{TaskID: taskID, AgentName: agentName, Reason: sched.Reason(reason), Actor: actor(ctx)})
 	if err != nil {
 		return nil, err
 	}
@@ -295,7 +296,7 @@ func (a *API) registerPreemption() {
 		if err := f.err(); err != nil {
 			return nil, err
 		}
-		return a.preempt(ctx, in.Namespace, in.Body.TaskID, in.Body.AgentName)
+		return a.preempt(ctx, in.Namespace, in.Body.TaskID, in.Body.AgentName, in.Body.Reason)
 	})
 
 	register(a, operation{id: "list-preemptions", method: "GET", path: "/preemptions", tag: "Preemption",

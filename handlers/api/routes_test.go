@@ -86,6 +86,8 @@ func TestRoutes(t *testing.T) {
 			map[string]any{"decision.outcome": "preempt", "decision.victims.gives.gpu": 2.0, "decision.victims.tasks.task_id": "low", "decision.deficit.gpu": 0.5, "decision.refusal": nil}},
 		"execute": {"POST", "/api/v1/preemption/execute", `{"task_id":"low","agent_name":"a1"}`, nil, "Preempt", "default",
 			[]any{ledger.PreemptRequest{TaskID: "low", AgentName: "a1", Actor: "api"}}, 200, map[string]any{"success": true, "saved_state.step": 9.0}},
+		"execute what was evaluated": {"POST", "/api/v1/preemption/execute", `{"task_id":"low","reason":"label_based_preemption"}`, nil, "Preempt", "default",
+			[]any{ledger.PreemptRequest{TaskID: "low", Reason: "label_based_preemption", Actor: "api"}}, 200, map[string]any{"success": true}},
 		"list preemptions": {"GET", "/api/v1/preemptions?limit=3&cursor=x", "", nil, "Preemptions", "default", []any{3, "x"}, 200,
 			map[string]any{"items.id": 7.0, "items.task_id": "low", "items.preempt_score": 1.25, "items.cancel_success": false, "next_cursor": "p2", "items.gone_at": nil}},
 		"read preemption": {"GET", "/api/v1/preemptions/7", "", nil, "Preemption", "default", []any{int64(7)}, 200, map[string]any{"reason": "manual"}},

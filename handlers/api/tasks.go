@@ -316,7 +316,7 @@ func (a *API) registerTasks(v1 chi.Router) {
 		summary: "Preempt a task by hand", about: "Cancels the task and saves its state; its agent stays, idle. Answers when that is done.",
 		codes: []string{"unknown_task", "wrong_state", "bridge_unavailable"},
 	}, func(ctx context.Context, in *TaskPath) (*Doc[PreemptResult], error) {
-		return a.preempt(ctx, in.Namespace, in.TaskID, "")
+		return a.preempt(ctx, in.Namespace, in.TaskID, "", "")
 	})
 
 	register(a, operation{id: "register-task", method: "PUT", path: "/tasks/{task_id}/register", tag: "Tasks",

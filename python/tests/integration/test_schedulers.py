@@ -344,6 +344,23 @@ def test_preempting_by_hand(scheduler: RayScheduler) -> None:
 # Policy and figures.
 
 
+def test_what_was_evaluated_counts_under_its_rule(scheduler: RayScheduler) -> None:
+    scheduler.update_preemption_policy(label_preemption_rules={"tier": {"premium": ["batch"]}})
+    for task_id, labels in [("labelled", {"tier": "batch"}), ("plain", {}), ("unasked", {})]:
+        assert scheduler.register_running_task(task_id, "nobody", "elsewhere", 1.0, labels)["success"]
+    found = scheduler.evaluate_preemption(5.0, "elsewhere", {"tier": "premium"})
+    assert {one["task_id"] for one in found["candidates"]} == {"labelled", "plain", "unasked"}
+    for task_id in ("labelled", "plain"):
+        assert scheduler.execute_preemption(task_id, "nobody")["success"]
+    scheduler.evaluate_preemption(0.0, "elsewhere")  # for which nobody would make way
+    assert scheduler.execute_preemption("unasked", "nobody")["success"]
+    stats = scheduler.get_preemption_stats()
+    assert stats["total_preemptions"] == 3
+    assert stats["label_preemptions"] == stats["same_pool_preemptions"] == 1
+    reasons = [one["reason"] for one in stats["recent_preemptions"]]
+    assert reasons == ["manual", "same_pool_preemption", "label_based_preemption"]
+
+
 def test_any_subset_of_the_policy(scheduler: RayScheduler) -> None:
     before = scheduler.get_preemption_policy()
     changed = scheduler.update_preemption_policy(

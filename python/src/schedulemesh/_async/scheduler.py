@@ -90,6 +90,7 @@ class RayScheduler:
         self._session: Session | None = None
         self._mirror: Mirror | None = None
         self._closed = ""
+        self._reasons: dict[str, str] = {}  # of the candidates of the last evaluation
         self._warned: set[str] = set()  # about the policy; each is said once
         # sync: self.start()
 
@@ -713,17 +714,28 @@ class RayScheduler:
             "resources": None if incoming_task_resources is None else dict(incoming_task_resources),
             "limit": limit,
         }
-        return await self.client.evaluate(**_without_none(request))
+        found = await self.client.evaluate(**_without_none(request))
+        self._reasons = {one["task_id"]: one["reason"] for one in found["candidates"]}
+        return found
 
-    async def execute_preemption(self, task_id: str, agent_name: str | None = None) -> dict[str, Any]:
+    async def execute_preemption(
+        self, task_id: str, agent_name: str | None = None, reason: str | None = None
+    ) -> dict[str, Any]:
         """Cancel a task and save its state; its agent stays, idle, for its next task or until it is deleted.
+
+        Args:
+            task_id: of a running task.
+            agent_name: the agent it runs on; refused when it is on another one.
+            reason: the rule under which it is counted, as the last :meth:`evaluate_preemption` named it when
+                left out; ``manual`` for a task that was no candidate.
 
         Returns:
             ``{"success", "task_id", "agent_name", "pool_name", "cancel_success", "saved_state", "error"}``.
             The state is saved also when the cancel failed or came too late (``cancel_success`` False).
         """
         try:
-            found = await self.client.execute(task_id=task_id, agent_name=agent_name or "")
+            rule = reason or self._reasons.pop(task_id, "")
+            found = await self.client.execute(task_id=task_id, agent_name=agent_name or "", reason=rule)
         except SchedulerClosed:
             raise
         except ScheduleMeshError as error:

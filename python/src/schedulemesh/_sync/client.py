@@ -313,9 +313,12 @@ class Client:
         """Who would make way for a task of this ``pool``, ``priority``, ``labels``, ``resources``."""
         return cast(types.Evaluation, self._call("POST", "/preemption/evaluate", request))
 
-    def execute(self, *, task_id: str = "", agent_name: str = "") -> types.Execution:
-        """Cancel a task and save its state, by hand; its agent stays."""
-        body = {"task_id": task_id, "agent_name": agent_name}
+    def execute(
+        self, *, task_id: str = "", agent_name: str = "", reason: str = ""
+    ) -> types.Execution:
+        """Cancel a task and save its state, by hand; its agent stays. ``reason`` is the rule an evaluation
+        named for it, under which it is counted."""
+        body = {"task_id": task_id, "agent_name": agent_name, "reason": reason}
         return cast(
             types.Execution,
             self._call("POST", "/preemption/execute", _without_empty(body), extra=600.0),

@@ -91,6 +91,7 @@ class RayScheduler:
         self._session: Session | None = None
         self._mirror: Mirror | None = None
         self._closed = ""
+        self._reasons: dict[str, str] = {}  # of the candidates of the last evaluation
         self._warned: set[str] = set()  # about the policy; each is said once
         self.start()
 
@@ -714,17 +715,28 @@ class RayScheduler:
             "resources": None if incoming_task_resources is None else dict(incoming_task_resources),
             "limit": limit,
         }
-        return self.client.evaluate(**_without_none(request))
+        found = self.client.evaluate(**_without_none(request))
+        self._reasons = {one["task_id"]: one["reason"] for one in found["candidates"]}
+        return found
 
-    def execute_preemption(self, task_id: str, agent_name: str | None = None) -> dict[str, Any]:
+    def execute_preemption(
+        self, task_id: str, agent_name: str | None = None, reason: str | None = None
+    ) -> dict[str, Any]:
         """Cancel a task and save its state; its agent stays, idle, for its next task or until it is deleted.
+
+        Args:
+            task_id: of a running task.
+            agent_name: the agent it runs on; refused when it is on another one.
+            reason: the rule under which it is counted, as the last :meth:`evaluate_preemption` named it when
+                left out; ``manual`` for a task that was no candidate.
 
         Returns:
             ``{"success", "task_id", "agent_name", "pool_name", "cancel_success", "saved_state", "error"}``.
             The state is saved also when the cancel failed or came too late (``cancel_success`` False).
         """
         try:
-            found = self.client.execute(task_id=task_id, agent_name=agent_name or "")
+            rule = reason or self._reasons.pop(task_id, "")
+            found = self.client.execute(task_id=task_id, agent_name=agent_name or "", reason=rule)
         except SchedulerClosed:
             raise
         except ScheduleMeshError as error:
