@@ -1,2 +1,2 @@
-# Generated from schedulemesh/_async by scripts/unasync; edit that.
+# Generated from schedulemesh/_async by python/unasync.py; edit that.
 """The client and the schedulers, as plain calls."""

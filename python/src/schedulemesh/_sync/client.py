@@ -1,4 +1,4 @@
-# Generated from schedulemesh/_async by scripts/unasync; edit that.
+# Generated from schedulemesh/_async by python/unasync.py; edit that.
 """The server's REST API as methods: JSON in, typed dicts out, errors as exceptions."""
 
 from __future__ import annotations
@@ -313,9 +313,7 @@ class Client:
         """Who would make way for a task of this ``pool``, ``priority``, ``labels``, ``resources``."""
         return cast(types.Evaluation, self._call("POST", "/preemption/evaluate", request))
 
-    def execute(
-        self, *, task_id: str = "", agent_name: str = "", reason: str = ""
-    ) -> types.Execution:
+    def execute(self, *, task_id: str = "", agent_name: str = "", reason: str = "") -> types.Execution:
         """Cancel a task and save its state, by hand; its agent stays. ``reason`` is the rule an evaluation
         named for it, under which it is counted."""
         body = {"task_id": task_id, "agent_name": agent_name, "reason": reason}

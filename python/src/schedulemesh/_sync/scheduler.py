@@ -1,4 +1,4 @@
-# Generated from schedulemesh/_async by scripts/unasync; edit that.
+# Generated from schedulemesh/_async by python/unasync.py; edit that.
 """RayScheduler: pools, agents, tasks and preemption, with the calls scripts know."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-# Generated from schedulemesh/_async by scripts/unasync; edit that.
+# Generated from schedulemesh/_async by python/unasync.py; edit that.
 """SimpleScheduler: the few calls most scripts need."""
 
 from __future__ import annotations

@@ -23,9 +23,9 @@ NAMES = {
     "StopAsyncIteration": "StopIteration",
 }
 BY_HAND = {"waiting.py"}
-HEADER = "# Generated from schedulemesh/_async by scripts/unasync; edit that.\n"
+HEADER = "# Generated from schedulemesh/_async by python/unasync.py; edit that.\n"
 
-root = Path(__file__).resolve().parent.parent / "python/src/schedulemesh"
+root = Path(__file__).resolve().parent / "src/schedulemesh"
 for source in sorted((root / "_async").glob("*.py")):
     if source.name in BY_HAND:
         continue
