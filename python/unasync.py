@@ -2,8 +2,7 @@
 """Writes python/src/schedulemesh/_sync from _async: the same code as plain functions.
 
 Word by word: `async` and `await` go, names change as below, and what stands behind `# sync:` is code here.
-What differs by more than words (waiting.py)
-is written twice.
+What differs by more than words (waiting.py) is written twice.
 """
 
 from __future__ import annotations
