@@ -45,26 +45,28 @@ class Store:
     def __init__(self, deployment: str, session: str) -> None:
         self.deployment = deployment
         self.session = session
-        self._prefix = f"launch:{deployment}:".encode()
 
-    def put(self, launch_id: str, record: dict[str, Any]) -> None:
-        """Keep a launch's record."""
+    def put(self, name: str, record: dict[str, Any], kind: str = "launch") -> None:
+        """Keep the record of a launch, or of something of another kind."""
         internal_kv._internal_kv_put(
-            self._prefix + launch_id.encode(), json.dumps(record).encode(), True, namespace=KV_NAMESPACE
+            self._prefix(kind) + name.encode(), json.dumps(record).encode(), True, namespace=KV_NAMESPACE
         )
 
-    def delete(self, launch_id: str) -> None:
-        """Forget a launch."""
-        internal_kv._internal_kv_del(self._prefix + launch_id.encode(), namespace=KV_NAMESPACE)
+    def delete(self, name: str, kind: str = "launch") -> None:
+        """Forget a launch, or something of another kind."""
+        internal_kv._internal_kv_del(self._prefix(kind) + name.encode(), namespace=KV_NAMESPACE)
 
-    def all(self) -> list[dict[str, Any]]:
-        """Every record of the deployment."""
+    def all(self, kind: str = "launch") -> list[dict[str, Any]]:
+        """Every record of a kind that the deployment has."""
         records = []
-        for key in internal_kv._internal_kv_list(self._prefix, namespace=KV_NAMESPACE):
+        for key in internal_kv._internal_kv_list(self._prefix(kind), namespace=KV_NAMESPACE):
             value = internal_kv._internal_kv_get(key, namespace=KV_NAMESPACE)
             if value is not None:
                 records.append(json.loads(value))
         return records
+
+    def _prefix(self, kind: str) -> bytes:
+        return f"{kind}:{self.deployment}:".encode()
 
     def claim(self, url: str, force: bool) -> None:
         """Claim the cluster for this deployment.
