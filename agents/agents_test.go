@@ -459,7 +459,7 @@ func TestPreemptionByHandLeavesTheAgent(t *testing.T) {
 		if agent.State != ledger.Running {
 			t.Errorf("agent %+v", agent)
 		}
-		r.must(r.DeleteAgent(t.Context(), "default", after.AgentName, false, "test"))
+		r.must(r.DeleteAgent(t.Context(), "default", after.AgentName, false, false, "test"))
 		r.clean("a")
 	})
 }

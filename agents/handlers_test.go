@@ -118,7 +118,7 @@ func TestAPreserverThatFailsLeavesItToTheAgentAndIsTold(t *testing.T) {
 			if got := fields(t, p.SavedState); got["step"] == nil || got["task_id"] != "t-"+name || got["pool_name"] != "a" {
 				t.Errorf("%s: kept %v", name, got)
 			}
-			r.must(r.DeleteAgent(t.Context(), "default", p.AgentName, true, "test"))
+			r.must(r.DeleteAgent(t.Context(), "default", p.AgentName, true, false, "test"))
 		}
 		r.policy(`{"save_timeout": 20}`)
 		r.handlers("a", &ledger.Handler{Name: "old", Pickled: []byte(bridge.PickledElsewhere)}, nil)
@@ -129,7 +129,7 @@ func TestAPreserverThatFailsLeavesItToTheAgentAndIsTold(t *testing.T) {
 		if !strings.Contains(p.SaveError, "Python 2.7") || fields(t, p.SavedState)["step"] == nil {
 			t.Errorf("%q, kept %s", p.SaveError, p.SavedState)
 		}
-		r.must(r.DeleteAgent(t.Context(), "default", p.AgentName, true, "test"))
+		r.must(r.DeleteAgent(t.Context(), "default", p.AgentName, true, false, "test"))
 		r.clean("a")
 	})
 }
@@ -145,7 +145,7 @@ func TestTwentyMegabytesOfStateAreKept(t *testing.T) {
 		if got := fields(t, p.SavedState); p.SaveError != "" || len(got["weights"].(string)) != 20_000_000 || got["task_id"] != "t" {
 			t.Errorf("%d bytes: %s", len(p.SavedState), p.SaveError)
 		}
-		r.must(r.DeleteAgent(t.Context(), "default", p.AgentName, true, "test"))
+		r.must(r.DeleteAgent(t.Context(), "default", p.AgentName, true, false, "test"))
 		r.clean("a")
 	})
 }
@@ -206,7 +206,7 @@ func TestATaskRegisteredOnAnAgentIsKeptUnderItsOwnName(t *testing.T) {
 		if got := fields(t, p.SavedState); got["task_id"] != "job" || got["pool_name"] != "a" || got["step"] == nil {
 			t.Errorf("kept %v", got)
 		}
-		r.must(r.DeleteAgent(t.Context(), "default", "worker", true, "test"))
+		r.must(r.DeleteAgent(t.Context(), "default", "worker", true, false, "test"))
 		r.clean("a")
 	})
 }
@@ -232,7 +232,7 @@ func TestHandlersReplacedDuringAPreemptionTakeEffectFromTheNextSaveOn(t *testing
 		r.becomes(id, ledger.Running)
 		p, err := r.Preempt(t.Context(), "default", ledger.PreemptRequest{TaskID: id})
 		r.must(err)
-		r.must(r.DeleteAgent(t.Context(), "default", p.AgentName, true, "test"))
+		r.must(r.DeleteAgent(t.Context(), "default", p.AgentName, true, false, "test"))
 		return p
 	}
 	if got := fields(t, preempt("one").SavedState); got["kept_by"] != "keep_async" {
@@ -264,7 +264,7 @@ func TestAPreserverWaitsForASidecarThatIsAway(t *testing.T) {
 	if got := fields(t, p.SavedState); got["kept_by"] != "keep" || p.SaveError != "" {
 		t.Errorf("kept %v: %s", got, p.SaveError)
 	}
-	r.must(r.DeleteAgent(t.Context(), "default", p.AgentName, true, "test"))
+	r.must(r.DeleteAgent(t.Context(), "default", p.AgentName, true, false, "test"))
 	r.clean("a")
 }
 

@@ -42,6 +42,15 @@ func (s *PoolSpec) check() error {
 	if s.MaxRuntime != nil && *s.MaxRuntime < 0 {
 		return invalid("max_runtime", "is %s: must not be negative; 0 means no bound", *s.MaxRuntime)
 	}
+	if s.PGPoolConfig != nil {
+		c, err := ParseGroups(*s.PGPoolConfig)
+		if err == nil && s.Capacity != nil {
+			err = c.fits(*s.Capacity)
+		}
+		if err != nil {
+			return err
+		}
+	}
 	if s.PlacementStrategy != nil {
 		if _, err := choice("placement_strategy", *s.PlacementStrategy, "", "PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD"); err != nil {
 			return err
@@ -112,6 +121,11 @@ func (l *Ledger) CreatePool(ctx context.Context, ns string, s PoolSpec) (Pool, e
 	if err := l.reload(ctx, id); err != nil {
 		return Pool{}, err
 	}
+	if s.PGPoolConfig != nil {
+		if err := l.tend(ctx, id); err != nil {
+			return Pool{}, err
+		}
+	}
 	l.feed.wake()
 	l.news.changed()
 	return l.Pool(ctx, ns, s.Name)
@@ -178,6 +192,16 @@ func (b *batch) updatePool(ns string, s PoolSpec) error {
 				Fields: map[string]string{"resources": fmt.Sprintf("at least %s, which are in use or lent", bound)}}
 		}
 	}
+	capacity, grouping := p.capacity, p.grouping
+	if s.Capacity != nil {
+		capacity = *s.Capacity
+	}
+	if s.PGPoolConfig != nil {
+		grouping, _ = ParseGroups(*s.PGPoolConfig) // checked
+	}
+	if err := grouping.fits(capacity); err != nil {
+		return err
+	}
 	// What the book knows is current under the lock; what it does not, stays when it is not given.
 	u := dbgen.UpdatePoolParams{ID: p.id, Cluster: p.cluster, Labels: labelsJSON(p.labels), TargetAgents: int32(p.targets), PlacementStrategy: s.PlacementStrategy,
 		MaxRuntimeMs: p.maxRuntime.Milliseconds()}
@@ -191,8 +215,12 @@ func (b *batch) updatePool(ns string, s PoolSpec) error {
 	if s.TargetAgents != nil {
 		u.TargetAgents, p.targets = int32(*s.TargetAgents), *s.TargetAgents
 	}
+	if s.PlacementStrategy != nil {
+		p.strategy = *s.PlacementStrategy
+	}
 	if s.PGPoolConfig != nil {
 		u.PgPoolConfig = *s.PGPoolConfig
+		p.grouping, _ = ParseGroups(*s.PGPoolConfig) // checked
 	}
 	if s.MaxRuntime != nil {
 		was := p.maxRuntime
@@ -219,6 +247,7 @@ func (b *batch) updatePool(ns string, s PoolSpec) error {
 	}
 	b.writes = append(b.writes, sqlWrite(func(ctx context.Context, q *dbgen.Queries) error { return q.UpdatePool(ctx, u) }))
 	b.poolChanged(p)
+	b.tendGroups(p)
 	b.poolEvent(p, "pool.changed", s.Actor, said)
 	b.repay(p) // with more of its own it needs less of others
 	b.freed(p)
@@ -265,6 +294,7 @@ func (l *Ledger) DeletePool(ctx context.Context, ns, name, actor string) error {
 
 // deletePool removes a pool in which nothing is.
 func (b *batch) deletePool(p *pool, actor string) {
+	b.forgetGroups(p)
 	now, id := b.now, p.id
 	b.writes = append(b.writes, sqlWrite(func(ctx context.Context, q *dbgen.Queries) error {
 		return q.DeletePool(ctx, dbgen.DeletePoolParams{Now: now, ID: id})

@@ -37,6 +37,9 @@ func (b *batch) decide(r *row) sched.Decision {
 		return b.decideEarly(r)
 	}
 	b.minute(r.space)
+	if r.pool.grouped() {
+		return b.decideAmongGroups(r)
+	}
 	return r.space.core.Decide(b.incoming(r), timeOf(b.now))
 }
 
@@ -92,6 +95,9 @@ func (b *batch) submit(a *admission) error {
 	}
 	d := b.ask(r)
 	if d.Outcome == sched.Refuse {
+		if r.pool.grouped() && r.pool.free().Covers(r.request) {
+			b.wantRoom(r.pool)
+		}
 		if a.sub.OnInsufficient == Queue && waitable(d.Refusal.Code) {
 			b.enqueueNew(r, a, d.Refusal)
 			return nil
@@ -102,6 +108,7 @@ func (b *batch) submit(a *admission) error {
 	r.state = Reserved
 	b.prepare(r, d.Node)
 	b.place(r, a)
+	b.sit(r, d.Node)
 	b.grant(r, d, &a.sub.Spec, a.sub.Actor)
 	a.task = b.task(r, &a.sub.Spec)
 	a.task.Created = true
@@ -145,7 +152,8 @@ func (b *batch) newcomer(a *admission) (*row, error) {
 		uid: a.uid, space: s, taskID: a.sub.TaskID, pool: p, bodyHash: a.hash, submitted: b.now,
 		terms: b.terms.of(terms{kind: a.kind, poolName: p.name, request: request,
 			onInsufficient: a.sub.OnInsufficient, onPreempted: a.sub.OnPreempted, onFailure: a.sub.OnFailure,
-			maxAttempts: a.sub.MaxAttempts, maxRuntime: a.sub.MaxRuntime, launch: a.sub.LaunchTimeout, hasEntry: a.sub.Spec.Entry != nil}),
+			maxAttempts: a.sub.MaxAttempts, maxRuntime: a.sub.MaxRuntime, launch: a.sub.LaunchTimeout, hasEntry: a.sub.Spec.Entry != nil,
+			wantsGroup: a.sub.Spec.UsePlacementGroup, preemptForQuota: !a.sub.Spec.KeepQuota}),
 		life: life{agentName: name, attempt: 1, priority: a.sub.Priority, labels: a.sub.Labels, estimate: a.sub.Estimate, state: Queued},
 	}
 	if a.kind == KindAgent {
@@ -206,7 +214,7 @@ func (b *batch) lockVictims(d sched.Decision) {
 
 // prepare names the attempt's agent before it is reserved.
 func (b *batch) prepare(r *row, node sched.NodeID) {
-	r.node = node
+	r.node = r.pool.machineOf(node)
 	r.launchID = fmt.Sprintf("%s.%d", uuidString(r.uid), r.attempt)
 	r.actorID, r.pid, r.actorName, r.rayNS = "", 0, "", ""
 	r.code, r.reason, r.phase = "", "", ""
@@ -235,7 +243,7 @@ func (b *batch) grant(r *row, d sched.Decision, spec *Spec, actor string) {
 		b.take(r, d.Victims)
 	}
 	b.hold(r, r.request, "reserved")
-	b.event(r, string(Reserved), actor, "", "Reserved "+r.request.String()+" in "+r.poolName, map[string]any{"node": r.node})
+	b.event(r, string(Reserved), actor, "", "Reserved "+r.request.String()+" in "+r.poolName, r.seat())
 	if len(r.victims) == 0 {
 		b.launchJob(r, spec)
 	}
@@ -244,7 +252,24 @@ func (b *batch) grant(r *row, d sched.Decision, spec *Spec, actor string) {
 func (b *batch) launchJob(r *row, spec *Spec) {
 	b.job(Job{Kind: JobLaunch, UID: r.uid, Attempt: r.attempt, LaunchID: r.launchID, Pool: r.poolName, Namespace: r.space.name,
 		Cluster: r.pool.cluster, TaskID: r.taskID, AgentName: r.agentName, Labels: r.labels, Request: r.request, Node: r.node,
-		Timeout: r.launch, Spec: spec, Decided: b.now})
+		Timeout: r.launch, Spec: spec, Decided: b.now, Group: r.jobGroup()})
+}
+
+// jobGroup is the placement group a launch goes into, nil for none.
+func (r *row) jobGroup() *JobGroup {
+	if g := r.groupOf(); g != nil {
+		return r.pool.wanted(g)
+	}
+	return nil
+}
+
+// seat is where a reserved row is to sit, for its timeline.
+func (r *row) seat() map[string]any {
+	out := map[string]any{"node": r.node}
+	if g := r.groupOf(); g != nil {
+		out["placement_group"], out["tier"], out["reused"] = g.name(), g.tier, g.made > 0
+	}
+	return out
 }
 
 // agentSize is the default size of an agent: capacity / target_agents.

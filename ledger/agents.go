@@ -33,8 +33,9 @@ func (l *Ledger) CreateAgent(ctx context.Context, ns string, a AgentSubmission) 
 }
 
 // DeleteAgent stops an agent, found by its name or its task's id. With a task still
-// running on it, force is needed. One that is already gone is a success.
-func (l *Ledger) DeleteAgent(ctx context.Context, ns, name string, force bool, actor string) error {
+// running on it, force is needed. One that is already gone is a success. destroyGroup
+// has the placement group that it sits in removed as well.
+func (l *Ledger) DeleteAgent(ctx context.Context, ns, name string, force, destroyGroup bool, actor string) error {
 	find := func(b *book) *row {
 		s := b.spaces[ns]
 		if s == nil {
@@ -69,6 +70,9 @@ func (l *Ledger) DeleteAgent(ctx context.Context, ns, name string, force bool, a
 				if on := b.registeredOn(r); len(on) > 0 {
 					return refuse(ErrWrongState, "agent %q runs task %q: complete or preempt the task first, or use force", r.agentName, on[0].taskID)
 				}
+			}
+			if destroyGroup {
+				b.destroyGroup(r)
 			}
 			return b.stop(r, Cancelled, "agent_deleted", "its agent was deleted", actor)
 		},

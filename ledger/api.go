@@ -111,6 +111,7 @@ func Open(ctx context.Context, pool *pgxpool.Pool, opts Options) (*Ledger, error
 	go l.forgetAnswers(run)
 	go l.servers.run(run, conn)
 	go l.keepDeadlines(run)
+	go l.keepGroups(run)
 	go l.news.run(run)
 	go l.clears.run(run)
 	if err := l.ensureNamespace(ctx, "default"); err != nil {

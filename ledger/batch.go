@@ -30,10 +30,11 @@ type batch struct {
 	first   []sideWrite // statements the others build on
 	dropped []*pool     // deleted pools, to forget after the commit
 	events  []Event
-	loanOut map[loanKey]bool // loans to write or end
-	drain   []*pool          // where quota or room came free
-	more    map[int64]bool   // pools whose queue moved → whether more could start than one transaction should
-	then    []func()         // to do once it is committed
+	loanOut map[loanKey]bool        // loans to write or end
+	groups  map[sched.ID]groupWrite // placement groups to write, as they are in the end
+	drain   []*pool                 // where quota or room came free
+	more    map[int64]bool          // pools whose queue moved → whether more could start than one transaction should
+	then    []func()                // to do once it is committed
 	jobs    []Job
 	woken   []sched.ID
 }
@@ -185,6 +186,7 @@ func (b *batch) rollback() {
 		u.pool.rows = rows // like line and ends, kept by index and unindex
 		b.poolChanged(u.pool)
 		b.redate(u.pool, bound)
+		b.syncGroups(u.pool)
 	}
 	// Rows come back in two passes because a preemptor's node charge asks for its victims.
 	for _, u := range slices.Backward(b.changed) {
@@ -203,6 +205,9 @@ func (b *batch) rollback() {
 		if !u.inserted && u.life.indexed {
 			b.index(u.row)
 		}
+	}
+	for _, u := range b.touched {
+		b.syncGroups(u.pool)
 	}
 }
 

@@ -42,8 +42,9 @@ type book struct {
 	deadlines sched.Agenda                   // of rows: see row.deadline
 	rooms     map[sched.NodeID]*sched.Agenda // when what sits on a node is expected to end; nil until somebody waits
 	holds     map[nodeKey]hold
-	following []*space // whose index is not in step with the policy yet
-	calm      int      // how often in a row nobody waited; see lookAway
+	groupIn   map[sched.ID]*pool // placement groups
+	following []*space           // whose index is not in step with the policy yet
+	calm      int                // how often in a row nobody waited; see lookAway
 
 	gangs      map[sched.ID][]*row // who waits, or waited, together
 	unfinished map[int64]bool      // pools whose queue could move on
@@ -99,6 +100,12 @@ type pool struct {
 
 	maxRuntime time.Duration // of each task; 0 = no bound
 	hold       hold
+
+	grouping     GroupConfig
+	strategy     string                    // of its groups, unless they say
+	groups       []*group                  // placement groups, oldest first; never changed in place
+	places       map[sched.NodeID]bool     // those of them the core knows
+	groupCharges map[sched.ID][]nodeCharge // what they reserve on machines
 }
 
 type loan struct {
@@ -141,16 +148,18 @@ type row struct {
 
 // terms are what was asked for. Rows that asked for the same share them: never changed.
 type terms struct {
-	kind           Kind
-	poolName       string
-	request        sched.Resources
-	onInsufficient string
-	onPreempted    string
-	onFailure      string
-	maxAttempts    int
-	maxRuntime     time.Duration
-	launch         time.Duration // launch timeout
-	hasEntry       bool
+	kind            Kind
+	poolName        string
+	request         sched.Resources
+	onInsufficient  string
+	onPreempted     string
+	onFailure       string
+	maxAttempts     int
+	maxRuntime      time.Duration
+	launch          time.Duration // launch timeout
+	hasEntry        bool
+	wantsGroup      bool // a placement group
+	preemptForQuota bool // and, for one, others may be preempted for quota
 }
 
 // sharing finds the terms that are there already. It forgets when it gets large: then
@@ -165,13 +174,14 @@ type termsKey struct {
 	onInsufficient, onPreempted, onFailure string
 	maxAttempts                            int
 	maxRuntime, launch                     time.Duration
-	hasEntry                               bool
+	hasEntry, wantsGroup, preemptForQuota  bool
 }
 
 func (s sharing) of(t terms) *terms {
 	k := termsKey{kind: t.kind, poolName: t.poolName, cpu: t.request.CPU, gpu: t.request.GPU, memory: t.request.Memory,
 		onInsufficient: t.onInsufficient, onPreempted: t.onPreempted, onFailure: t.onFailure,
-		maxAttempts: t.maxAttempts, maxRuntime: t.maxRuntime, launch: t.launch, hasEntry: t.hasEntry}
+		maxAttempts: t.maxAttempts, maxRuntime: t.maxRuntime, launch: t.launch, hasEntry: t.hasEntry,
+		wantsGroup: t.wantsGroup, preemptForQuota: t.preemptForQuota}
 	if len(t.request.Other) > 0 {
 		k.other = sched.Resources{Other: t.request.Other}.Key()
 	}
@@ -271,7 +281,7 @@ func newBook() *book {
 	return &book{
 		spaces: map[string]*space{}, byID: map[int64]*space{}, pools: map[int64]*pool{}, rows: map[sched.ID]*row{}, working: map[sched.ID]*row{}, launches: map[string]*row{}, guests: map[sched.ID][]*row{},
 		where: map[sched.ID]int64{}, terms: sharing{},
-		nodes: sched.NewNodes(), total: map[sched.NodeID]nodeTotal{}, holds: map[nodeKey]hold{}, unfinished: map[int64]bool{}, gangs: map[sched.ID][]*row{},
+		nodes: sched.NewNodes(), total: map[sched.NodeID]nodeTotal{}, holds: map[nodeKey]hold{}, groupIn: map[sched.ID]*pool{}, unfinished: map[int64]bool{}, gangs: map[sched.ID][]*row{},
 	}
 }
 
@@ -285,7 +295,7 @@ func (b *book) addSpace(id int64, name string, epoch int64, state string, versio
 
 // addPool makes a pool of which no more is known yet; version −1 is behind any other.
 func (b *book) addPool(s *space, id int64, name string) *pool {
-	p := &pool{id: id, space: s, name: name, version: -1, line: &sched.Line{}, ends: &sched.Agenda{}}
+	p := &pool{id: id, space: s, name: name, version: -1, line: &sched.Line{}, ends: &sched.Agenda{}, places: map[sched.NodeID]bool{}, groupCharges: map[sched.ID][]nodeCharge{}}
 	b.pools[id], s.pools[name] = p, p
 	return p
 }
@@ -394,7 +404,7 @@ func (r *row) takeable() bool {
 }
 
 func (b *book) tellAgent(r *row) {
-	r.space.core.PutAgent(sched.Agent{ID: r.uid, Name: r.agentName, Pool: r.poolName, Node: r.node, Gives: r.held, Settled: r.settled()})
+	r.space.core.PutAgent(sched.Agent{ID: r.uid, Name: r.agentName, Pool: r.poolName, Node: r.place(), Gives: r.held, Settled: r.settled()})
 }
 
 func (b *book) tellTask(r *row) {
@@ -514,26 +524,27 @@ func (b *book) unindex(r *row) {
 // victims on the node, their agents still sit there: it charges only what it
 // needs beyond them.
 func (b *book) chargeNode(r *row) {
-	if r.node == "" {
+	place := r.place()
+	if place == "" {
 		return
 	}
 	need := r.request
 	if len(r.victims) > 0 {
 		coming := sched.Resources{}
 		for _, id := range r.victims {
-			if v := b.rows[id]; v != nil && v.node == r.node {
+			if v := b.rows[id]; v != nil && v.place() == place {
 				coming = coming.Add(v.request)
 			}
 		}
 		for _, m := range b.gangs[r.gang()] { // its own room comes from the same victims
-			if m.node == r.node && len(m.victims) > 0 && slices.Compare(m.uid[:], r.uid[:]) < 0 {
+			if m.place() == place && len(m.victims) > 0 && slices.Compare(m.uid[:], r.uid[:]) < 0 {
 				coming = coming.Sub(m.request).Positive()
 			}
 		}
 		need = need.Sub(coming).Positive()
 	}
-	b.nodes.Adjust(r.node, need.Neg())
-	r.charged = nodeCharge{node: r.node, amount: need}
+	b.nodes.Adjust(place, need.Neg())
+	r.charged = nodeCharge{node: place, amount: need}
 }
 
 func (b *book) unchargeNode(r *row) {
@@ -557,6 +568,15 @@ func (b *book) setNodes(cluster string, nodes []sched.Node) {
 		for _, r := range b.rows {
 			if sum, fresh := charged[r.charged.node]; fresh {
 				charged[r.charged.node] = sum.Add(r.charged.amount)
+			}
+		}
+		for _, p := range b.pools {
+			for _, group := range p.groupCharges {
+				for _, c := range group {
+					if sum, fresh := charged[c.node]; fresh {
+						charged[c.node] = sum.Add(c.amount)
+					}
+				}
 			}
 		}
 	}
@@ -583,6 +603,7 @@ func (b *book) dropPool(p *pool) {
 	for len(p.rows) > 0 {
 		b.unindex(p.rows[len(p.rows)-1])
 	}
+	b.dropGroups(p)
 	delete(b.pools, p.id)
 	if p.space.pools[p.name] == p {
 		delete(p.space.pools, p.name)

@@ -113,6 +113,7 @@ func readChanges(ctx context.Context, conn *pgx.Conn, from basis, now time.Time)
 	ask(first, &ch.pools, dbgen.PoolsByIDSQL, pools)
 	ask(first, &ch.balances, dbgen.BalancesSQL, pools)
 	ask(first, &ch.loans, dbgen.LoansOfSQL, pools)
+	ask(first, &ch.groups, dbgen.GroupsOfSQL, pools)
 	first.Queue(dbgen.PoolChangesSQL, ids, known).Query(func(rows pgx.Rows) error {
 		var c dbgen.PoolChange
 		_, err := pgx.ForEachRow(rows, []any{&c.PoolID, &c.Version, &c.Uids}, func() error {

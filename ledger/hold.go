@@ -278,6 +278,11 @@ func (b *book) holdNode(k nodeKey, h hold) {
 	if n, known := b.nodes.Get(k.id); known && n.Cluster == k.cluster && n.Held != h.on() {
 		n.Held = h.on()
 		b.nodes.Put(n)
+		for _, p := range b.pools {
+			if p.cluster == k.cluster && len(p.groups) > 0 {
+				b.syncGroups(p)
+			}
+		}
 	}
 }
 

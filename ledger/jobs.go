@@ -16,6 +16,10 @@ const (
 	JobTake
 	// JobStop removes the agent of a stopping row; answer with Gone.
 	JobStop
+	// JobMakeGroup makes a placement group; answer with GroupMade or GroupFailed.
+	JobMakeGroup
+	// JobDropGroup removes one; answer with GroupGone.
+	JobDropGroup
 )
 
 // Job is work on one agent. The row in Postgres is the durable form; a Job is only
@@ -37,12 +41,23 @@ type Job struct {
 	Timeout   time.Duration
 	Spec      *Spec
 	Decided   time.Time // when it was decided, for latencies
+	// For jobs about a placement group, and for launches into one, which make it when it is not there.
+	Group *JobGroup
 	// For JobTake.
 	Tasks         []JobTask
 	Phase         string // where to go on
 	KeepAgent     bool   // by hand: cancel and save, the agent stays
 	CancelTimeout time.Duration
 	SaveTimeout   time.Duration
+}
+
+// JobGroup is a placement group as Ray is asked for it.
+type JobGroup struct {
+	Name     string
+	Bundles  []sched.Resources
+	Strategy string
+	Node     sched.NodeID // where it should be
+	Timeout  time.Duration
 }
 
 // JobTask is one task on an agent that is being taken.

@@ -491,12 +491,14 @@ func (l *lane) decide(b *batch, calls []*call) (err error) {
 	for _, c := range calls {
 		c.err = c.do(b)
 	}
+	b.riseAll()
 	for len(b.drain) > 0 {
 		p := b.drain[0]
 		b.drain = b.drain[1:]
 		if l.book.pools[p.id] == p {
 			b.admitQueue(p)
 		}
+		b.riseAll()
 	}
 	return nil
 }

@@ -515,12 +515,12 @@ func TestPreemptionByHandLeavesTheAgentIdleUntilItIsDeleted(t *testing.T) {
 		t.Fatalf("the agent's quota: %+v", b)
 	}
 	w.verified()
-	w.must(w.DeleteAgent(t.Context(), "default", task.AgentName, false, "me"))
+	w.must(w.DeleteAgent(t.Context(), "default", task.AgentName, false, false, "me"))
 	w.settle()
 	if b := w.balance("a"); b.Used != 0 {
 		t.Fatalf("after the agent was deleted: %+v", b)
 	}
-	w.must(w.DeleteAgent(t.Context(), "default", task.AgentName, false, "me"))
+	w.must(w.DeleteAgent(t.Context(), "default", task.AgentName, false, false, "me"))
 	_, err := w.Restore(t.Context(), "default", "t", "me")
 	w.must(err)
 	w.settle()

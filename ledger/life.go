@@ -17,6 +17,14 @@ type Started struct {
 	PID       int
 	Warm      bool
 	Launch    time.Duration // how long the launch took
+	Group     []string      // the node of each bundle of its placement group
+}
+
+func (s *Started) groupNodes() []string {
+	if s.Group == nil {
+		return nodesOf(string(s.Node))
+	}
+	return s.Group
 }
 
 // find gives the live row of an attempt, or why there is none.
@@ -64,6 +72,9 @@ func (b *batch) ready(uid sched.ID, attempt int, s Started) error {
 	})
 	if len(r.took) > 0 {
 		b.arrived = append(b.arrived, r)
+	}
+	if g := r.groupOf(); g != nil && g.state == groupCreating {
+		b.groupMade(r.pool, g, s.groupNodes())
 	}
 	b.event(r, string(Running), "", "", "Running on node "+short(string(s.Node)), map[string]any{
 		"node": s.Node, "pid": s.PID, "actor_name": s.ActorName, "warm_worker": s.Warm, "launch_ms": float64(s.Launch.Microseconds()) / 1000})

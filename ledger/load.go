@@ -19,6 +19,7 @@ type reading struct {
 	loans    []dbgen.Loan
 	open     []dbgen.OpenPreemptionsRow
 	lost     []dbgen.LostLatelyRow
+	groups   []dbgen.PlacementGroup
 }
 
 func (l *lane) read(ctx context.Context, conn dbgen.DBTX, ids []int64) (rd reading, err error) {
@@ -30,6 +31,9 @@ func (l *lane) read(ctx context.Context, conn dbgen.DBTX, ids []int64) (rd readi
 		return rd, err
 	}
 	if rd.loans, err = q.LoansOf(ctx, ids); err != nil {
+		return rd, err
+	}
+	if rd.groups, err = q.GroupsOf(ctx, ids); err != nil {
 		return rd, err
 	}
 	if rd.open, err = q.OpenPreemptions(ctx); err != nil {
@@ -56,6 +60,9 @@ func (b *book) fill(rd reading, pools map[int64]*pool) {
 		p.cluster, p.labels, p.targets, p.version = row.Cluster, labelsOf(row.Labels), int(row.TargetAgents), row.Version
 		was := p.maxRuntime
 		p.maxRuntime, p.hold = ms(row.MaxRuntimeMs), hold{row.Hold, row.HoldReason, row.HoldActor, orZero(row.HeldAt), orZero(row.DrainUntil)}
+		p.strategy = row.PlacementStrategy
+		p.grouping, _ = ParseGroups(row.PgPoolConfig) // was checked before it was kept
+		p.groups = nil
 		b.redate(p, was) // its rows may have been there first
 		p.line.SetAgeing(p.space.core.Policy().AgeingWeight)
 		p.names, p.loans, p.recent, p.loaded = nil, nil, nil, true
@@ -94,8 +101,14 @@ func (b *book) fill(rd reading, pools map[int64]*pool) {
 			p.recent = append(p.recent, x.DecidedAt)
 		}
 	}
+	for _, g := range rd.groups {
+		if p := pools[g.PoolID]; p != nil {
+			p.groups = append(p.groups, groupFrom(g))
+		}
+	}
 	for _, p := range pools {
 		b.poolChanged(p)
+		b.syncGroups(p)
 	}
 }
 

@@ -289,6 +289,13 @@ func (b *batch) ask(r *row) sched.Decision {
 	if head == nil || r.kind != KindAgent && p.line.Leads(r.waiting()) {
 		return b.decide(r)
 	}
+	if p.grouped() {
+		code := sched.Code(codeBehind)
+		if r.onInsufficient != Queue {
+			code = sched.RoomReserved
+		}
+		return sched.Decision{Outcome: sched.Refuse, Refusal: sched.Refusal{Code: code, Message: "waits behind " + head.taskID}}
+	}
 	if b.loading { // how far the head can be from starting is not known yet
 		return sched.Decision{Outcome: sched.Refuse, Refusal: sched.Refusal{Code: codeLoading}}
 	}
@@ -393,6 +400,9 @@ func (b *batch) waits(r *row, code, reason string) {
 
 // backfill starts those behind the head that fit now and cannot delay it. They preempt nobody.
 func (b *batch) backfill(p *pool, head *row) {
+	if p.grouped() {
+		return // when and in which group the head will find room is not foreseen
+	}
 	p.space.core.BackfillLine(p.name, p.line,
 		func(id sched.ID) bool { return len(b.inLine(b.rows[id])) == 1 },
 		func() *sched.Reservation { return b.reserve(head, b.now) },
@@ -425,6 +435,7 @@ func (b *batch) reserveAgain(r *row, node sched.NodeID) {
 		}
 		b.prepare(r, node)
 	})
+	b.sit(r, node)
 }
 
 // backoff is how long a row that failed so often waits before it is tried again:

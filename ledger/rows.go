@@ -94,7 +94,7 @@ func (rr *rowReader) row(raw [][]byte) (*row, error) {
 	reason := c.next()
 	r.submitted, r.queued, r.started = c.time(), c.time(), c.time()
 	launchID := c.next()
-	t.hasEntry = c.boolean()
+	t.hasEntry, t.wantsGroup, t.preemptForQuota = c.boolean(), c.boolean(), !c.boolean()
 	e := extras{queueTimeout: c.milliseconds(), retryBackoff: c.milliseconds()}
 	r.notBefore, e.gang = timeOf(c.time()), c.uuid()
 	if e != usual {

@@ -65,6 +65,7 @@ type Spec struct {
 	RuntimeEnv        json.RawMessage `json:"runtime_env,omitempty"`
 	RayOptions        json.RawMessage `json:"ray_options,omitempty"`
 	UsePlacementGroup bool            `json:"use_placement_group,omitempty"`
+	KeepQuota         bool            `json:"keep_quota,omitempty"` // with a placement group: nobody is preempted for quota
 	Payload           json.RawMessage `json:"payload,omitempty"`
 }
 

@@ -317,6 +317,7 @@ func (l *Ledger) Work(ctx context.Context) ([]Job, error) {
 		for _, r := range b.working {
 			jobs = append(jobs, b.jobOf(r)...)
 		}
+		jobs = append(jobs, b.groupWork()...)
 	})
 	slices.SortFunc(jobs, func(x, y Job) int { return bytes.Compare(x.UID[:], y.UID[:]) })
 	return jobs, err
@@ -329,6 +330,7 @@ func (b *book) jobOf(r *row) []Job {
 	switch {
 	case (r.state == Reserved || r.state == Launching) && len(r.victims) == 0:
 		j.Kind, j.Labels, j.Request, j.Node, j.Timeout = JobLaunch, r.labels, r.request, r.node, r.launch
+		j.Group = r.jobGroup()
 	case r.state == Stopping && len(r.victims) == 0:
 		j.Kind = JobStop
 	case r.state == Preempting && r.taking != nil && (r.taking.holder != r.uid || r.pool == nil) && r.kind != KindAgent && r.taking.byHand():

@@ -169,6 +169,9 @@ func (b *batch) flush(ctx context.Context) *pgx.Batch {
 	if len(w.PoolIds) > 0 {
 		must(q.WriteBalances(ctx, w))
 	}
+	for _, g := range b.groups {
+		must(g.queue(ctx, q))
+	}
 	must(b.queuePreemptions(ctx, q))
 	for _, s := range b.writes {
 		must(s.queue(ctx, q))

@@ -203,7 +203,7 @@ const liveTasks = `-- name: LiveTasks :many
 SELECT uid, namespace_id, kind, task_id, pool_id, pool_name, state, phase, attempt, priority, labels, request, held, held_as,
        agent_name, agent_uid, node_id, actor_name, ray_namespace, actor_id, pid, body_hash, estimate_ms, max_runtime_ms, launch_ms, on_insufficient,
        on_preempted, on_failure, max_attempts, failures, preemptions, preempted_by, ending, code, reason,
-       submitted_at, queued_at, started_at, launch_id, (spec ? 'entry')::boolean AS has_entry,
+       submitted_at, queued_at, started_at, launch_id, (spec ? 'entry')::boolean AS has_entry, (spec ? 'use_placement_group')::boolean AS wants_group, (spec ? 'keep_quota')::boolean AS keep_quota,
        queue_timeout_ms, retry_backoff_ms, not_before, gang
 FROM tasks
 WHERE ended_at IS NULL AND (pool_id = ANY ($1::bigint[]) OR ($2::boolean AND pool_id IS NULL))
@@ -255,6 +255,8 @@ type LiveTasksRow struct {
 	StartedAt      *time.Time
 	LaunchID       string
 	HasEntry       bool
+	WantsGroup     bool
+	KeepQuota      bool
 	QueueTimeoutMs int64
 	RetryBackoffMs int64
 	NotBefore      *time.Time
@@ -311,6 +313,8 @@ func (q *Queries) LiveTasks(ctx context.Context, arg LiveTasksParams) ([]LiveTas
 			&i.StartedAt,
 			&i.LaunchID,
 			&i.HasEntry,
+			&i.WantsGroup,
+			&i.KeepQuota,
 			&i.QueueTimeoutMs,
 			&i.RetryBackoffMs,
 			&i.NotBefore,
@@ -634,7 +638,7 @@ const tasksByUID = `-- name: TasksByUID :many
 SELECT uid, namespace_id, kind, task_id, pool_id, pool_name, state, phase, attempt, priority, labels, request, held, held_as,
        agent_name, agent_uid, node_id, actor_name, ray_namespace, actor_id, pid, body_hash, estimate_ms, max_runtime_ms, launch_ms, on_insufficient,
        on_preempted, on_failure, max_attempts, failures, preemptions, preempted_by, ending, code, reason,
-       submitted_at, queued_at, started_at, launch_id, (spec ? 'entry')::boolean AS has_entry,
+       submitted_at, queued_at, started_at, launch_id, (spec ? 'entry')::boolean AS has_entry, (spec ? 'use_placement_group')::boolean AS wants_group, (spec ? 'keep_quota')::boolean AS keep_quota,
        queue_timeout_ms, retry_backoff_ms, not_before, gang
 FROM tasks
 WHERE uid = ANY ($1::uuid[])
@@ -681,6 +685,8 @@ type TasksByUIDRow struct {
 	StartedAt      *time.Time
 	LaunchID       string
 	HasEntry       bool
+	WantsGroup     bool
+	KeepQuota      bool
 	QueueTimeoutMs int64
 	RetryBackoffMs int64
 	NotBefore      *time.Time
@@ -738,6 +744,8 @@ func (q *Queries) TasksByUID(ctx context.Context, uids []pgtype.UUID) ([]TasksBy
 			&i.StartedAt,
 			&i.LaunchID,
 			&i.HasEntry,
+			&i.WantsGroup,
+			&i.KeepQuota,
 			&i.QueueTimeoutMs,
 			&i.RetryBackoffMs,
 			&i.NotBefore,

@@ -71,6 +71,32 @@ type Node struct {
 	DrainUntil *time.Time
 }
 
+type PlacementGroup struct {
+	Uid         pgtype.UUID
+	NamespaceID int64
+	PoolID      int64
+	PoolName    string
+	Tier        string
+	Bundles     []byte
+	Strategy    string
+	State       string
+	Attempt     int32
+	Nodes       []string
+	Occupants   []pgtype.UUID
+	Uses        int32
+	Reuses      int32
+	Made        int32
+	Removed     int32
+	Leaving     bool
+	Code        string
+	Reason      string
+	CreatedAt   time.Time
+	ReadyAt     *time.Time
+	IdleSince   *time.Time
+	RetryAt     *time.Time
+	EndedAt     *time.Time
+}
+
 type Policy struct {
 	NamespaceID int64
 	Version     int32

@@ -22,4 +22,5 @@ const (
 	PoolChangesSQL    = poolChanges
 	UnmanagedTasksSQL = unmanagedTasks // the columns of LiveTasks
 	LockUnmanagedSQL  = lockUnmanaged
+	GroupsOfSQL       = groupsOf
 )

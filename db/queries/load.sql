@@ -46,7 +46,7 @@ SELECT * FROM loans WHERE lender_id = ANY (@pool_ids::bigint[]) OR borrower_id =
 SELECT uid, namespace_id, kind, task_id, pool_id, pool_name, state, phase, attempt, priority, labels, request, held, held_as,
        agent_name, agent_uid, node_id, actor_name, ray_namespace, actor_id, pid, body_hash, estimate_ms, max_runtime_ms, launch_ms, on_insufficient,
        on_preempted, on_failure, max_attempts, failures, preemptions, preempted_by, ending, code, reason,
-       submitted_at, queued_at, started_at, launch_id, (spec ? 'entry')::boolean AS has_entry,
+       submitted_at, queued_at, started_at, launch_id, (spec ? 'entry')::boolean AS has_entry, (spec ? 'use_placement_group')::boolean AS wants_group, (spec ? 'keep_quota')::boolean AS keep_quota,
        queue_timeout_ms, retry_backoff_ms, not_before, gang
 FROM tasks
 WHERE ended_at IS NULL AND (pool_id = ANY (@pool_ids::bigint[]) OR (@unmanaged::boolean AND pool_id IS NULL));
@@ -56,7 +56,7 @@ WHERE ended_at IS NULL AND (pool_id = ANY (@pool_ids::bigint[]) OR (@unmanaged::
 SELECT uid, namespace_id, kind, task_id, pool_id, pool_name, state, phase, attempt, priority, labels, request, held, held_as,
        agent_name, agent_uid, node_id, actor_name, ray_namespace, actor_id, pid, body_hash, estimate_ms, max_runtime_ms, launch_ms, on_insufficient,
        on_preempted, on_failure, max_attempts, failures, preemptions, preempted_by, ending, code, reason,
-       submitted_at, queued_at, started_at, launch_id, (spec ? 'entry')::boolean AS has_entry,
+       submitted_at, queued_at, started_at, launch_id, (spec ? 'entry')::boolean AS has_entry, (spec ? 'use_placement_group')::boolean AS wants_group, (spec ? 'keep_quota')::boolean AS keep_quota,
        queue_timeout_ms, retry_backoff_ms, not_before, gang
 FROM tasks
 WHERE uid = ANY (@uids::uuid[]);

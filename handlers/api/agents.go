@@ -162,9 +162,9 @@ func (a *API) registerAgents() {
 	}, func(ctx context.Context, in *struct {
 		AgentPath
 		Force     bool `query:"force" doc:"Do not ask what runs on it to stop first."`
-		DestroyPG bool `query:"destroy_pg" doc:"Destroy the placement group it sat in, rather than keep it for the next agent. Accepted, and without effect until pools have placement groups."`
+		DestroyPG bool `query:"destroy_pg" doc:"Destroy the placement group it sat in, rather than keep it for the next agent."`
 	}) (*Nothing, error) {
-		return nil, a.ledger.DeleteAgent(ctx, in.Namespace, in.Name, in.Force, actor(ctx))
+		return nil, a.ledger.DeleteAgent(ctx, in.Namespace, in.Name, in.Force, in.DestroyPG, actor(ctx))
 	})
 
 	register(a, operation{id: "report-agent-metrics", method: "POST", path: "/agents/{name}/metrics", tag: "Agents", status: 204,

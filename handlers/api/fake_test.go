@@ -177,8 +177,8 @@ func (f *fake) Agents(_ context.Context, ns string, limit int, cursor string) (l
 	f.agents = f.agents[1:]
 	return page, err
 }
-func (f *fake) DeleteAgent(_ context.Context, ns, name string, force bool, who string) error {
-	return f.asked("DeleteAgent", ns, name, force, who)
+func (f *fake) DeleteAgent(_ context.Context, ns, name string, force, destroy bool, who string) error {
+	return f.asked("DeleteAgent", ns, name, force, destroy, who)
 }
 func (f *fake) Policy(_ context.Context, ns string) (ledger.PolicyVersion, error) {
 	return f.policy, f.asked("Policy", ns)

@@ -46,7 +46,7 @@ type Ledger interface {
 	WaitAgent(ctx context.Context, ns string, uid sched.ID) (ledger.Agent, error)
 	Agent(ctx context.Context, ns, nameOrTaskID string) (ledger.Agent, error)
 	Agents(ctx context.Context, ns string, limit int, cursor string) (ledger.Page[ledger.Agent], error)
-	DeleteAgent(ctx context.Context, ns, nameOrTaskID string, force bool, actor string) error
+	DeleteAgent(ctx context.Context, ns, nameOrTaskID string, force, destroyGroup bool, actor string) error
 
 	Policy(ctx context.Context, ns string) (ledger.PolicyVersion, error)
 	PolicyVersions(ctx context.Context, ns string, limit int) ([]ledger.PolicyVersion, error)

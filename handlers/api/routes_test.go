@@ -137,7 +137,7 @@ func TestRoutes(t *testing.T) {
 		"list agents":              {"GET", "/api/v1/agents?limit=9", "", nil, "Agents", "default", []any{9, ""}, 200, map[string]any{"items": []any{}}},
 		"read agent":               {"GET", "/api/v1/agents/a%201", "", nil, "Agent", "default", []any{"a 1"}, 200, map[string]any{"name": "a1"}},
 		"agent named like a route": {"GET", "/api/v1/agents/ensure-health", "", nil, "Agent", "default", []any{"ensure-health"}, 200, nil},
-		"delete agent":             {"DELETE", "/api/v1/agents/a1?force=true&destroy_pg=true", "", nil, "DeleteAgent", "default", []any{"a1", true, "api"}, 204, nil},
+		"delete agent":             {"DELETE", "/api/v1/agents/a1?force=true&destroy_pg=true", "", nil, "DeleteAgent", "default", []any{"a1", true, true, "api"}, 204, nil},
 		"server": {"GET", "/api/v1/server", "", nil, "", "", nil, 200,
 			map[string]any{"version": "1.2.3", "deployment": "d", "ray_address": "10.0.0.4:6379", "ray_version": "2.60.0", "python_version": "3.11.7", "url": "http://127.0.0.1:1"}},
 		"put state handlers": {"PUT", "/api/v1/pools/gp%2Fu/state-handlers", `{"preserver":"gASV","preserver_name":"keep","restorer":null}`, nil, "PutStateHandlers", "default",

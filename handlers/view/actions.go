@@ -144,7 +144,7 @@ func (v *View) DeleteAgent(ctx context.Context, ns, name string, force bool) err
 	if _, err := v.l.Agent(ctx, ns, name); err != nil {
 		return v.refused(ctx, err)
 	}
-	err := v.l.DeleteAgent(ctx, ns, name, force, actor(ctx))
+	err := v.l.DeleteAgent(ctx, ns, name, force, false, actor(ctx))
 	v.frames.forget(ns)
 	return v.refused(ctx, err)
 }
