@@ -46,7 +46,7 @@ type Groups struct {
 }
 
 // Sum is the statistics of both tiers.
-func (g *Groups) Sum() (all GroupStats) {
+func (g Groups) Sum() (all GroupStats) {
 	for _, t := range g.Tiers {
 		all.Total, all.Available, all.Allocated = all.Total+t.Total, all.Available+t.Available, all.Allocated+t.Allocated
 		all.Uses, all.Reuses, all.Created, all.Removed = all.Uses+t.Uses, all.Reuses+t.Reuses, all.Created+t.Created, all.Removed+t.Removed

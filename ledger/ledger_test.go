@@ -100,6 +100,16 @@ func (w *world) act(j ledger.Job) {
 		w.must(w.Started(ctx, j.UID, j.Attempt, ledger.Started{ActorName: j.LaunchID, ActorID: "a", Node: j.Node, PID: 1}))
 	case ledger.JobStop:
 		w.must(w.Gone(ctx, j.UID, j.Attempt))
+	case ledger.JobMakeGroup:
+		nodes := make([]string, len(j.Group.Bundles))
+		for i := range nodes {
+			nodes[i] = "node-1"
+		}
+		w.must(w.GroupMade(ctx, j.UID, j.Attempt, nodes))
+	case ledger.JobDropGroup:
+		if err := w.GroupGone(ctx, j.UID, j.Attempt); !errors.Is(err, ledger.ErrUnknownGroup) { // of a pool that is gone
+			w.must(err)
+		}
 	case ledger.JobTake:
 		w.must(w.TakePhase(ctx, j.UID, j.Attempt, ledger.TakeReport{Phase: "cancelling"}))
 		cancelled, saved := map[sched.ID]ledger.CancelOutcome{}, map[sched.ID]ledger.SaveOutcome{}
