@@ -122,8 +122,14 @@ class SimpleScheduler:
         return await self.submit(**spec.as_arguments())
 
     async def submit_with_pg_preemption(self, *args: Any, **arguments: Any) -> dict[str, Any]:
-        """As :meth:`submit`, in a placement group of the pool."""
-        return await self.submit(*args, **{**arguments, "use_placement_group": True})
+        """As :meth:`submit`, in a placement group of the pool; when the pool lacks quota it answers
+        ``success: False`` unless ``preempt_for_quota=True``."""
+        chosen = {"preempt_for_quota": False, **arguments, "use_placement_group": True}
+        return await self.submit(*args, **chosen)
+
+    async def pg_pool_stats(self, pool_name: str | None = None) -> dict[str, Any]:
+        """Placement groups of one pool, or of all that have any; see :meth:`RayScheduler.pg_pool_stats`."""
+        return await self.scheduler.pg_pool_stats(pool_name)
 
     async def complete(self, task_id: str) -> dict[str, Any]:
         """End a task as done; its quota is back when this returns. ``{"success", "task_id", "state"}``."""

@@ -193,6 +193,12 @@ class Client:
         """End a hold or a drain."""
         return cast(types.Pool, self._call("POST", f"/pools/{_segment(name)}/resume"))
 
+    def placement_groups(self, pool: str, *, ended: bool = False) -> dict[str, Any]:
+        """The placement groups of a pool, with sums; ``ended`` for the latest that are gone, too."""
+        query = {"ended": "true" if ended else ""}
+        found = self._call("GET", f"/pools/{_segment(pool)}/placement-groups", query=query)
+        return cast("dict[str, Any]", found)
+
     def set_state_handlers(
         self,
         pool: str,

@@ -464,9 +464,46 @@ class RayScheduler:
             "task": task,
         }
 
-    def submit_task_with_pg_preemption(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        """As :meth:`submit_task_with_preemption`, in a placement group of the pool."""
-        return self.submit_task_with_preemption(*args, **{**kwargs, "use_placement_group": True})
+    def submit_task_with_pg_preemption(
+        self, *args: Any, preempt_for_quota: bool = False, **kwargs: Any
+    ) -> dict[str, Any]:
+        """As :meth:`submit_task_with_preemption`, in a placement group of the pool.
+
+        That is an idle one of the right tier (reserved from the pool's ``high_priority_threshold`` on), else a
+        new dynamic one, else the one of somebody who makes way, taken over in place.
+
+        Args:
+            *args: as there.
+            preempt_for_quota: also preempt when the pool lacks quota rather than a group; by default that
+                is a refusal, after which a plain submission may preempt.
+            **kwargs: as there.
+        """
+        return self.submit_task_with_preemption(
+            *args, **{**kwargs, "use_placement_group": True, "preempt_for_quota": preempt_for_quota}
+        )
+
+    def pg_pool_stats(self, pool_name: str | None = None) -> dict[str, Any]:
+        """Placement groups of one pool, or of all that have any, by the pool's name.
+
+        Returns:
+            For each pool ``total_pgs``, ``high_priority_pgs``, ``dynamic_pgs``, ``available_pgs``,
+            ``allocated_pgs``, ``total_reuse_count``, ``created``, ``removed``, ``waits`` (tasks in line for
+            one), ``tiers`` with the same for each, and ``items``, the groups themselves.
+        """
+        names = [pool_name] if pool_name else [pool["name"] for pool in self.client.pools()]
+        found = {name: self.client.placement_groups(name) for name in names}
+        return {
+            name: groups
+            for name, groups in found.items()
+            if pool_name or groups["enabled"] or groups["items"]
+        }
+
+    def scale_to_cluster(self, specs: Any, needed: Mapping[str, float] | None = None) -> Any:
+        """Specs made smaller in proportion when the cluster has less; see
+        :func:`schedulemesh.scaling.scale_to_cluster`."""
+        from schedulemesh.scaling import scale_to_cluster
+
+        return blocking(lambda: scale_to_cluster(specs, needed))
 
     def _submit(self, body: dict[str, Any]) -> tuple[types.Task, list[dict[str, Any]]]:
         """Submit and wait until the task runs, waits in line, or is over."""
@@ -932,6 +969,7 @@ _OPTIONS = frozenset(
         "on_failure",
         "max_attempts",
         "use_placement_group",
+        "preempt_for_quota",
     }
 )
 
