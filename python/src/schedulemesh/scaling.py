@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Iterable, Mapping
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from schedulemesh.errors import InvalidArgument, RayUnavailable
 
@@ -38,9 +38,9 @@ def scale_to_cluster(specs: T, needed: Mapping[str, float] | None = None) -> T:
     if any(factor < 1 for factor in factors.values()):
         log.warning(
             "the cluster is smaller than asked for: %s",
-            ", ".join(f"{name} × {factor:.2f}" for name, factor in factors.items() if factor < 1),
+            ", ".join(f"{name} to {factor:.0%}" for name, factor in factors.items() if factor < 1),
         )
-    return _scaled(specs, factors)
+    return cast(T, _scaled(specs, factors))
 
 
 def _cluster() -> dict[str, float]:

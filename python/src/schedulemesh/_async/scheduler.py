@@ -468,8 +468,8 @@ class RayScheduler:
     ) -> dict[str, Any]:
         """As :meth:`submit_task_with_preemption`, in a placement group of the pool.
 
-        That is an idle one of the right tier (reserved from the pool's ``high_priority_threshold`` on), else a
-        new dynamic one, else the one of somebody who makes way, taken over in place.
+        That is an idle one of the right tier (reserved ones from the pool's ``high_priority_threshold`` on),
+        else a new dynamic one, else the one of somebody who makes way, taken over in place.
 
         Args:
             *args: as there.
