@@ -1,15 +1,16 @@
 """RLHF in one pool: the trainer and the reward model have placement groups kept for them, rollouts make do.
 
-A tiny language of eight tokens is learned by reinforcement: rollouts write sentences with the policy as it is, the
-reward model likes some pairs of neighbours more than others, and the trainer moves the policy towards what was
-liked. All three share one pool that is too small for all of them, so who is more important takes over the place of
-who is less: its quota, and its placement group as it stands.
+A tiny language of eight tokens is learned by reinforcement: rollouts write sentences with the policy as it
+is, the reward model likes some pairs of neighbours more than others, and the trainer moves the policy towards
+what was liked. All three share one pool that is too small for all of them, so who is more important takes over
+the place of who is less: its quota, and its placement group as it stands.
 
     python examples/pg_pool_rlhf_full_demo.py
 """
 
 from __future__ import annotations
 
+import os
 import time
 from typing import Any
 
@@ -103,6 +104,7 @@ def softmax(policy: np.ndarray) -> np.ndarray:
 
 def main() -> None:
     story = Story(__doc__, sentences=2000, steps=60)
+    connect()
     with SimpleScheduler("pg-pool-rlhf-demo") as scheduler:
         story.begin(scheduler)
         free = room()
@@ -218,10 +220,19 @@ def groups(scheduler: SimpleScheduler) -> dict[str, Any]:
     return found
 
 
+def connect() -> None:
+    """The cluster RAY_ADDRESS names, else the one of this machine, else one of our own with 8 logical CPUs."""
+    try:
+        ray.init(address="auto", log_to_driver=False)
+    except ConnectionError as error:
+        if os.environ.get("RAY_ADDRESS"):
+            raise
+        print(f"no Ray cluster is here ({error}): starting one", flush=True)
+        ray.init(num_cpus=8, log_to_driver=False, include_dashboard=False)
+
+
 def room() -> dict[str, float]:
     """What Ray has free now, of what the story uses."""
-    if not ray.is_initialized():
-        return {}
     return {name: ray.available_resources().get(name, 0.0) for name in ("CPU", "memory")}
 
 
