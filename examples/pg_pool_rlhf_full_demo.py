@@ -2,7 +2,7 @@
 
 A tiny language of eight tokens is learned by reinforcement: rollouts write sentences with the policy as it
 is, the reward model likes some pairs of neighbours more than others, and the trainer moves the policy towards
-what was liked. All three share one pool that is too small for all of them, so who is more important takes over
+what was liked. They share a pool that is too small for all of them, so who is more important takes over
 the place of who is less: its quota, and its placement group as it stands.
 
     python examples/pg_pool_rlhf_full_demo.py
@@ -221,7 +221,7 @@ def groups(scheduler: SimpleScheduler) -> dict[str, Any]:
 
 
 def connect() -> None:
-    """The cluster RAY_ADDRESS names, else the one of this machine, else one of our own with 8 logical CPUs."""
+    """The cluster RAY_ADDRESS names, else the one of this machine, else one of our own."""
     try:
         ray.init(address="auto", log_to_driver=False)
     except ConnectionError as error:
