@@ -86,6 +86,7 @@ var measurements = []struct {
 	{"recover", (*bench).recover},
 	{"preemption", (*bench).preemption},
 	{"sdk", (*bench).sdk},
+	{"groups", (*bench).groups},
 }
 
 // bench is one run.

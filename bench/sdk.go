@@ -12,8 +12,17 @@ import (
 //go:embed sdk.py
 var sdkBeside string
 
+//go:embed groups.py
+var groupsBeside string
+
 // sdk compares the Python SDK, as a script uses it, with plain Ray on the same cluster.
-func (b *bench) sdk(ctx context.Context) error {
+func (b *bench) sdk(ctx context.Context) error { return b.beside(ctx, sdkBeside) }
+
+// groups does so for placement groups of a pool.
+func (b *bench) groups(ctx context.Context) error { return b.beside(ctx, groupsBeside) }
+
+// beside runs a script that measures both on one cluster, and prints what it says.
+func (b *bench) beside(ctx context.Context, source string) error {
 	ray, err := local.StartRay(ctx, local.RayOptions{Python: b.python, NumCPUs: 8})
 	if err != nil {
 		return err
@@ -24,7 +33,7 @@ func (b *bench) sdk(ctx context.Context) error {
 		return err
 	}
 	defer s.stop()
-	script := exec.CommandContext(ctx, b.python, "-c", sdkBeside, ray.Address())
+	script := exec.CommandContext(ctx, b.python, "-c", source, ray.Address())
 	script.Env = append(os.Environ(), ray.Env()...)
 	script.Env = append(script.Env, "SCHEDULEMESH_URL=http://"+s.addr, "SCHEDULEMESH_TOKEN="+benchToken, "SCHEDULEMESH_LOG_LEVEL=ERROR")
 	script.Stdout, script.Stderr = os.Stdout, os.Stderr
