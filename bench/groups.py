@@ -1,8 +1,8 @@
-"""Placement groups of a pool beside plain Ray, in one process on one cluster; prints lines ``BENCH name value unit``.
+"""Placement groups of a pool beside plain Ray, on one cluster; prints lines ``BENCH name value unit``.
 
-``pg_reuse_to_running`` is a ``submit_with_pg_preemption`` that takes over the group of a running task (cancelled,
-its state saved, killed, seen gone), until the new agent is ready, beside plain Ray's kill, remove group, create
-group, create actor, answer. Then 200 submissions go through 20 groups and are counted.
+``pg_reuse_to_running`` is a ``submit_with_pg_preemption`` that takes over the group of a running task
+(cancelled, its state saved, killed, seen gone), until the new agent is ready, beside plain Ray's kill, remove
+group, create group, create actor, answer. Then 200 submissions go through 20 groups and are counted.
 """
 
 from __future__ import annotations

@@ -86,7 +86,7 @@ func (b *batch) tendGroups(p *pool) {
 		case (g.state == groupFailed || g.state == groupRemoved) && g.leaving:
 			b.endGroup(p, g)
 		case g.state == groupFailed && !b.now.Before(g.retry):
-			b.makeAgain(p, g)
+			b.makeGroupAgain(p, g)
 		}
 	}
 }
@@ -113,8 +113,8 @@ func (b *batch) endGroup(p *pool, g *group) {
 	b.changeGroup(p, g, func(g *group) { g.state, g.nodes, g.ended = groupRemoved, nil, b.now })
 }
 
-// makeAgain starts another making of a reserved group.
-func (b *batch) makeAgain(p *pool, g *group) {
+// makeGroupAgain starts another making of a reserved group.
+func (b *batch) makeGroupAgain(p *pool, g *group) {
 	g = b.changeGroup(p, g, func(g *group) {
 		g.state, g.attempt, g.nodes, g.code, g.reason, g.retry = groupCreating, g.attempt+1, nil, "", "", time.Time{}
 	})
@@ -169,7 +169,7 @@ func (b *batch) groupGone(p *pool, g *group) {
 			}
 		})
 		if !destroyed {
-			b.makeAgain(p, g)
+			b.makeGroupAgain(p, g)
 		}
 	}
 	b.freed(p)
@@ -208,7 +208,7 @@ func (b *batch) groupLost(p *pool, g *group, reason string) {
 		}
 	})
 	if g.ended.IsZero() {
-		b.makeAgain(p, g)
+		b.makeGroupAgain(p, g)
 	}
 	b.tendGroups(p)
 }
