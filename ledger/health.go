@@ -118,6 +118,7 @@ func (b *batch) makeAgain(r *row, why, actor string, begin func()) error {
 		r.attempt++
 		b.prepare(r, d.Node)
 	})
+	b.sit(r, d.Node)
 	b.event(r, "recreated", actor, codeUnhealthy, "Made again: "+why, nil)
 	b.grant(r, d, nil, actor)
 	return nil
