@@ -21,7 +21,7 @@ import (
 func (b *book) task(r *row, spec *Spec) Task {
 	t := Task{UID: r.uid, Namespace: r.space.name, Kind: r.kind, TaskID: r.taskID, Pool: r.poolName, Managed: r.pool != nil, State: r.state, Phase: r.phase,
 		Attempt: r.attempt, Priority: r.priority, Labels: r.labels, Request: r.request, Held: r.held, AgentName: r.agentName, ActorName: r.actorName,
-		RayNS: r.rayNS, ActorID: r.actorID, Node: string(r.node), PID: r.pid, Estimate: r.estimate, MaxRuntime: r.maxRuntime,
+		RayNS: r.rayNS, ActorID: r.actorID, Node: string(r.node), Seat: seatOf(r), PID: r.pid, Estimate: r.estimate, MaxRuntime: r.maxRuntime,
 		OnPreempted: r.onPreempted, OnFailure: r.onFailure, MaxAttempts: r.maxAttempts, Preemptions: r.preemptions, PreemptedBy: r.preemptedBy,
 		Code: r.code, Reason: r.reason, SubmittedAt: r.submitted, QueuedAt: r.queued, StartedAt: r.started, EndedAt: r.ended,
 		QueueTimeout: r.more().queueTimeout, RetryBackoff: r.more().retryBackoff}
@@ -64,7 +64,7 @@ func (l *Ledger) Task(ctx context.Context, ns, taskID string) (Task, error) {
 	if err != nil {
 		return Task{}, l.lane.outward(err)
 	}
-	return l.filled(ctx, row.Task, row.Namespace)
+	return l.filled(ctx, row.Task, row.Namespace, row.Seat)
 }
 
 // errForgotten is told to who waits for something that was cleared with its namespace.
@@ -78,14 +78,15 @@ func (l *Ledger) taskByUID(ctx context.Context, uid sched.ID) (Task, error) {
 	if err != nil {
 		return Task{}, l.lane.outward(err)
 	}
-	return l.filled(ctx, row.Task, row.Namespace)
+	return l.filled(ctx, row.Task, row.Namespace, row.Seat)
 }
 
-func (l *Ledger) filled(ctx context.Context, row dbgen.Task, ns string) (Task, error) {
+func (l *Ledger) filled(ctx context.Context, row dbgen.Task, ns, seat string) (Task, error) {
 	t, err := taskOf(row, ns)
 	if err != nil {
 		return t, err
 	}
+	t.Seat = readSeat(seat)
 	one := []Task{t}
 	err = l.tellWaiting(ctx, one)
 	return one[0], err
@@ -151,7 +152,7 @@ func (l *Ledger) Tasks(ctx context.Context, ns string, f TaskFilter) (Page[Task]
 func listed(t dbgen.ListTasksRow, ns string) (Task, error) {
 	x := Task{UID: t.Uid.Bytes, Namespace: ns, Kind: Kind(t.Kind), TaskID: deref(t.TaskID), Pool: t.PoolName, Managed: t.PoolID != nil, State: State(t.State),
 		Phase: t.Phase, Attempt: int(t.Attempt), Priority: sched.Milli(t.Priority), Labels: labelsOf(t.Labels), AgentName: t.AgentName,
-		ActorName: t.ActorName, RayNS: t.RayNamespace, ActorID: t.ActorID, Node: t.NodeID, PID: int(t.Pid), Estimate: ms(t.EstimateMs), MaxRuntime: ms(t.MaxRuntimeMs),
+		ActorName: t.ActorName, RayNS: t.RayNamespace, ActorID: t.ActorID, Node: t.NodeID, Seat: readSeat(t.Seat), PID: int(t.Pid), Estimate: ms(t.EstimateMs), MaxRuntime: ms(t.MaxRuntimeMs),
 		OnPreempted: t.OnPreempted, OnFailure: t.OnFailure, MaxAttempts: int(t.MaxAttempts), Preemptions: int(t.Preemptions), Code: t.Code, Reason: t.Reason,
 		Result: t.Result, SubmittedAt: t.SubmittedAt, QueuedAt: orZero(t.QueuedAt), StartedAt: orZero(t.StartedAt), EndedAt: orZero(t.EndedAt), Actor: t.Actor,
 		Spec: Spec{ActorClass: text(t.ActorClass), PickledName: text(t.PickledName)}}
@@ -282,6 +283,11 @@ func (l *Ledger) Pools(ctx context.Context, ns string) ([]Pool, error) {
 		out[at[x.LenderID]].Loans = append(out[at[x.LenderID]].Loans, lent)
 		out[at[x.BorrowerID]].Loans = append(out[at[x.BorrowerID]].Loans, lent)
 	}
+	groups, err := q.GroupsOf(ctx, ids)
+	if err != nil {
+		return nil, l.lane.outward(err)
+	}
+	tellGroups(groups, out, at)
 	counts, err := q.CountByPool(ctx, ns)
 	if err != nil {
 		return nil, l.lane.outward(err)

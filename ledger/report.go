@@ -224,11 +224,11 @@ type TaskReport struct {
 // TaskReport reads a task by its id, or by its uid.
 func (l *Ledger) TaskReport(ctx context.Context, ns, ref string) (TaskReport, error) {
 	found, err := l.q.TaskByID(ctx, dbgen.TaskByIDParams{Namespace: ns, TaskID: &ref})
-	row := found.Task
+	row, seat := found.Task, found.Seat
 	if id, bad := uuid.Parse(ref); errors.Is(err, pgx.ErrNoRows) && bad == nil {
 		var byUID dbgen.TaskByUIDRow
 		byUID, err = l.q.TaskByUID(ctx, pgUUID(sched.ID(id)))
-		if row = byUID.Task; err == nil && (byUID.Namespace != ns || row.Kind == string(KindAgent)) {
+		if row, seat = byUID.Task, byUID.Seat; err == nil && (byUID.Namespace != ns || row.Kind == string(KindAgent)) {
 			err = pgx.ErrNoRows
 		}
 	}
@@ -239,7 +239,7 @@ func (l *Ledger) TaskReport(ctx context.Context, ns, ref string) (TaskReport, er
 		return TaskReport{}, l.readError(err)
 	}
 	out := TaskReport{OnInsufficient: row.OnInsufficient, Pickled: len(row.Pickled) > 0}
-	if out.Task, err = l.filled(ctx, row, ns); err != nil {
+	if out.Task, err = l.filled(ctx, row, ns, seat); err != nil {
 		return out, err
 	}
 	if out.State == Queued {

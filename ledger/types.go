@@ -142,6 +142,7 @@ type Task struct {
 	RayNS       string // Ray namespace of that actor
 	ActorID     string
 	Node        string
+	Seat        *Seat // in a placement group; nil for none
 	PID         int
 	Spec        Spec
 	Estimate    time.Duration
@@ -220,6 +221,7 @@ type Pool struct {
 	Hold              Hold
 	Balances          []Balance // cpu, gpu, memory first, then by name
 	Loans             []Loan
+	Groups            *GroupTotals // nil without any
 	Version           int64
 	Running           int
 	Queued            int

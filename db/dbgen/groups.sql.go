@@ -27,6 +27,60 @@ func (q *Queries) DropGroups(ctx context.Context, arg DropGroupsParams) error {
 	return err
 }
 
+const endedGroups = `-- name: EndedGroups :many
+SELECT uid, namespace_id, pool_id, pool_name, tier, bundles, strategy, state, attempt, nodes, occupants, uses, reuses, made, removed, leaving, code, reason, created_at, ready_at, idle_since, retry_at, ended_at FROM placement_groups WHERE pool_id = $1 AND ended_at IS NOT NULL ORDER BY created_at DESC, uid DESC LIMIT $2
+`
+
+type EndedGroupsParams struct {
+	PoolID   int64
+	RowLimit int32
+}
+
+// The latest that a pool had, for people.
+func (q *Queries) EndedGroups(ctx context.Context, arg EndedGroupsParams) ([]PlacementGroup, error) {
+	rows, err := q.db.Query(ctx, endedGroups, arg.PoolID, arg.RowLimit)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []PlacementGroup
+	for rows.Next() {
+		var i PlacementGroup
+		if err := rows.Scan(
+			&i.Uid,
+			&i.NamespaceID,
+			&i.PoolID,
+			&i.PoolName,
+			&i.Tier,
+			&i.Bundles,
+			&i.Strategy,
+			&i.State,
+			&i.Attempt,
+			&i.Nodes,
+			&i.Occupants,
+			&i.Uses,
+			&i.Reuses,
+			&i.Made,
+			&i.Removed,
+			&i.Leaving,
+			&i.Code,
+			&i.Reason,
+			&i.CreatedAt,
+			&i.ReadyAt,
+			&i.IdleSince,
+			&i.RetryAt,
+			&i.EndedAt,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const groupSums = `-- name: GroupSums :many
 SELECT tier, sum(uses)::bigint AS uses, sum(reuses)::bigint AS reuses, sum(made)::bigint AS made, sum(removed)::bigint AS removed
 FROM placement_groups WHERE pool_id = $1 GROUP BY tier
@@ -117,50 +171,34 @@ func (q *Queries) GroupsOf(ctx context.Context, poolIds []int64) ([]PlacementGro
 	return items, nil
 }
 
-const groupsOfPool = `-- name: GroupsOfPool :many
-SELECT g.uid, g.namespace_id, g.pool_id, g.pool_name, g.tier, g.bundles, g.strategy, g.state, g.attempt, g.nodes, g.occupants, g.uses, g.reuses, g.made, g.removed, g.leaving, g.code, g.reason, g.created_at, g.ready_at, g.idle_since, g.retry_at, g.ended_at FROM placement_groups g WHERE g.pool_id = $1 AND ($2::boolean OR g.ended_at IS NULL) ORDER BY g.created_at DESC, g.uid DESC LIMIT $3
+const occupants = `-- name: Occupants :many
+SELECT uid, kind, task_id, agent_name, state FROM tasks WHERE uid = ANY ($1::uuid[])
 `
 
-type GroupsOfPoolParams struct {
-	PoolID   int64
-	Ended    bool
-	RowLimit int32
+type OccupantsRow struct {
+	Uid       pgtype.UUID
+	Kind      string
+	TaskID    *string
+	AgentName string
+	State     string
 }
 
-// All that a pool has or had, the newest first; for people.
-func (q *Queries) GroupsOfPool(ctx context.Context, arg GroupsOfPoolParams) ([]PlacementGroup, error) {
-	rows, err := q.db.Query(ctx, groupsOfPool, arg.PoolID, arg.Ended, arg.RowLimit)
+// Who sits in placement groups, for people.
+func (q *Queries) Occupants(ctx context.Context, uids []pgtype.UUID) ([]OccupantsRow, error) {
+	rows, err := q.db.Query(ctx, occupants, uids)
 	if err != nil {
 		return nil, err
 	}
 	defer rows.Close()
-	var items []PlacementGroup
+	var items []OccupantsRow
 	for rows.Next() {
-		var i PlacementGroup
+		var i OccupantsRow
 		if err := rows.Scan(
 			&i.Uid,
-			&i.NamespaceID,
-			&i.PoolID,
-			&i.PoolName,
-			&i.Tier,
-			&i.Bundles,
-			&i.Strategy,
+			&i.Kind,
+			&i.TaskID,
+			&i.AgentName,
 			&i.State,
-			&i.Attempt,
-			&i.Nodes,
-			&i.Occupants,
-			&i.Uses,
-			&i.Reuses,
-			&i.Made,
-			&i.Removed,
-			&i.Leaving,
-			&i.Code,
-			&i.Reason,
-			&i.CreatedAt,
-			&i.ReadyAt,
-			&i.IdleSince,
-			&i.RetryAt,
-			&i.EndedAt,
 		); err != nil {
 			return nil, err
 		}

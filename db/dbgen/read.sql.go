@@ -499,7 +499,9 @@ const listTasks = `-- name: ListTasks :many
 SELECT t.uid, t.kind, t.task_id, t.pool_id, t.pool_name, t.state, t.phase, t.attempt, t.priority, t.labels, t.request, t.held, t.agent_name,
        t.node_id, t.actor_name, t.ray_namespace, t.actor_id, t.pid, (t.spec ->> 'actor_class') AS actor_class, (t.spec ->> 'pickled_name') AS pickled_name,
        t.estimate_ms, t.max_runtime_ms, t.on_preempted, t.on_failure, t.max_attempts, t.preemptions, t.code, t.reason, t.submitted_at, t.queued_at, t.started_at, t.ended_at, t.actor,
-       t.agent_uid, t.result, (t.saved_state IS NOT NULL)::boolean AS has_saved_state
+       t.agent_uid, t.result, (t.saved_state IS NOT NULL)::boolean AS has_saved_state,
+       coalesce((SELECT g.tier || ' sm-' || g.uid || '.' || g.attempt FROM placement_groups g
+                 WHERE g.pool_id = t.pool_id AND g.ended_at IS NULL AND coalesce(t.agent_uid, t.uid) = ANY (g.occupants) LIMIT 1), '')::text AS seat
 FROM tasks t JOIN namespaces n ON n.id = t.namespace_id
 WHERE n.name = $1 AND t.kind <> 'agent'
   AND (cardinality($2::text[]) = 0 OR t.state = ANY ($2::text[]))
@@ -559,6 +561,7 @@ type ListTasksRow struct {
 	AgentUid      pgtype.UUID
 	Result        []byte
 	HasSavedState bool
+	Seat          string
 }
 
 func (q *Queries) ListTasks(ctx context.Context, arg ListTasksParams) ([]ListTasksRow, error) {
@@ -616,6 +619,7 @@ func (q *Queries) ListTasks(ctx context.Context, arg ListTasksParams) ([]ListTas
 			&i.AgentUid,
 			&i.Result,
 			&i.HasSavedState,
+			&i.Seat,
 		); err != nil {
 			return nil, err
 		}
@@ -912,7 +916,10 @@ func (q *Queries) PreemptionOfVictim(ctx context.Context, arg PreemptionOfVictim
 
 const taskByID = `-- name: TaskByID :one
 
-SELECT t.uid, t.namespace_id, t.kind, t.task_id, t.pool_id, t.pool_name, t.state, t.phase, t.attempt, t.priority, t.labels, t.request, t.held, t.held_as, t.agent_name, t.agent_uid, t.node_id, t.launch_id, t.actor_name, t.ray_namespace, t.actor_id, t.pid, t.spec, t.pickled, t.body_hash, t.estimate_ms, t.max_runtime_ms, t.launch_ms, t.on_insufficient, t.on_preempted, t.on_failure, t.max_attempts, t.failures, t.preemptions, t.preempted_by, t.ending, t.code, t.reason, t.result, t.saved_state, t.actor, t.submitted_at, t.queued_at, t.started_at, t.ended_at, t.ended_uid, t.queue_timeout_ms, t.retry_backoff_ms, t.not_before, t.gang, n.name AS namespace FROM tasks t JOIN namespaces n ON n.id = t.namespace_id
+SELECT t.uid, t.namespace_id, t.kind, t.task_id, t.pool_id, t.pool_name, t.state, t.phase, t.attempt, t.priority, t.labels, t.request, t.held, t.held_as, t.agent_name, t.agent_uid, t.node_id, t.launch_id, t.actor_name, t.ray_namespace, t.actor_id, t.pid, t.spec, t.pickled, t.body_hash, t.estimate_ms, t.max_runtime_ms, t.launch_ms, t.on_insufficient, t.on_preempted, t.on_failure, t.max_attempts, t.failures, t.preemptions, t.preempted_by, t.ending, t.code, t.reason, t.result, t.saved_state, t.actor, t.submitted_at, t.queued_at, t.started_at, t.ended_at, t.ended_uid, t.queue_timeout_ms, t.retry_backoff_ms, t.not_before, t.gang, n.name AS namespace,
+       coalesce((SELECT g.tier || ' sm-' || g.uid || '.' || g.attempt FROM placement_groups g
+                 WHERE g.pool_id = t.pool_id AND g.ended_at IS NULL AND coalesce(t.agent_uid, t.uid) = ANY (g.occupants) LIMIT 1), '')::text AS seat
+FROM tasks t JOIN namespaces n ON n.id = t.namespace_id
 WHERE n.name = $1 AND t.task_id = $2 AND t.kind <> 'agent'
 ORDER BY (t.ended_at IS NULL) DESC, t.uid DESC LIMIT 1
 `
@@ -925,9 +932,11 @@ type TaskByIDParams struct {
 type TaskByIDRow struct {
 	Task      Task
 	Namespace string
+	Seat      string
 }
 
 // What people read. Reads go straight to Postgres, not through a lane.
+// The seat is the placement group that its agent sits in, as "tier name".
 func (q *Queries) TaskByID(ctx context.Context, arg TaskByIDParams) (TaskByIDRow, error) {
 	row := q.db.QueryRow(ctx, taskByID, arg.Namespace, arg.TaskID)
 	var i TaskByIDRow
@@ -983,18 +992,23 @@ func (q *Queries) TaskByID(ctx context.Context, arg TaskByIDParams) (TaskByIDRow
 		&i.Task.NotBefore,
 		&i.Task.Gang,
 		&i.Namespace,
+		&i.Seat,
 	)
 	return i, err
 }
 
 const taskByUID = `-- name: TaskByUID :one
-SELECT t.uid, t.namespace_id, t.kind, t.task_id, t.pool_id, t.pool_name, t.state, t.phase, t.attempt, t.priority, t.labels, t.request, t.held, t.held_as, t.agent_name, t.agent_uid, t.node_id, t.launch_id, t.actor_name, t.ray_namespace, t.actor_id, t.pid, t.spec, t.pickled, t.body_hash, t.estimate_ms, t.max_runtime_ms, t.launch_ms, t.on_insufficient, t.on_preempted, t.on_failure, t.max_attempts, t.failures, t.preemptions, t.preempted_by, t.ending, t.code, t.reason, t.result, t.saved_state, t.actor, t.submitted_at, t.queued_at, t.started_at, t.ended_at, t.ended_uid, t.queue_timeout_ms, t.retry_backoff_ms, t.not_before, t.gang, n.name AS namespace FROM tasks t JOIN namespaces n ON n.id = t.namespace_id
+SELECT t.uid, t.namespace_id, t.kind, t.task_id, t.pool_id, t.pool_name, t.state, t.phase, t.attempt, t.priority, t.labels, t.request, t.held, t.held_as, t.agent_name, t.agent_uid, t.node_id, t.launch_id, t.actor_name, t.ray_namespace, t.actor_id, t.pid, t.spec, t.pickled, t.body_hash, t.estimate_ms, t.max_runtime_ms, t.launch_ms, t.on_insufficient, t.on_preempted, t.on_failure, t.max_attempts, t.failures, t.preemptions, t.preempted_by, t.ending, t.code, t.reason, t.result, t.saved_state, t.actor, t.submitted_at, t.queued_at, t.started_at, t.ended_at, t.ended_uid, t.queue_timeout_ms, t.retry_backoff_ms, t.not_before, t.gang, n.name AS namespace,
+       coalesce((SELECT g.tier || ' sm-' || g.uid || '.' || g.attempt FROM placement_groups g
+                 WHERE g.pool_id = t.pool_id AND g.ended_at IS NULL AND coalesce(t.agent_uid, t.uid) = ANY (g.occupants) LIMIT 1), '')::text AS seat
+FROM tasks t JOIN namespaces n ON n.id = t.namespace_id
 WHERE t.uid = $1
 `
 
 type TaskByUIDRow struct {
 	Task      Task
 	Namespace string
+	Seat      string
 }
 
 func (q *Queries) TaskByUID(ctx context.Context, uid pgtype.UUID) (TaskByUIDRow, error) {
@@ -1052,6 +1066,7 @@ func (q *Queries) TaskByUID(ctx context.Context, uid pgtype.UUID) (TaskByUIDRow,
 		&i.Task.NotBefore,
 		&i.Task.Gang,
 		&i.Namespace,
+		&i.Seat,
 	)
 	return i, err
 }

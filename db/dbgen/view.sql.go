@@ -585,7 +585,9 @@ const viewPoolTasks = `-- name: ViewPoolTasks :many
 SELECT t.uid, t.kind, t.task_id, t.pool_id, t.pool_name, t.state, t.phase, t.attempt, t.priority, t.labels, t.request, t.held, t.agent_name,
        t.node_id, t.actor_name, t.ray_namespace, t.actor_id, t.pid, (t.spec ->> 'actor_class') AS actor_class, (t.spec ->> 'pickled_name') AS pickled_name,
        t.estimate_ms, t.max_runtime_ms, t.on_preempted, t.on_failure, t.max_attempts, t.preemptions, t.code, t.reason, t.submitted_at, t.queued_at, t.started_at, t.ended_at, t.actor,
-       t.agent_uid, t.result, (t.saved_state IS NOT NULL)::boolean AS has_saved_state
+       t.agent_uid, t.result, (t.saved_state IS NOT NULL)::boolean AS has_saved_state,
+       coalesce((SELECT g.tier || ' sm-' || g.uid || '.' || g.attempt FROM placement_groups g
+                 WHERE g.pool_id = t.pool_id AND g.ended_at IS NULL AND coalesce(t.agent_uid, t.uid) = ANY (g.occupants) LIMIT 1), '')::text AS seat
 FROM tasks t JOIN namespaces n ON n.id = t.namespace_id
 WHERE n.name = $1 AND t.pool_name = $2 AND t.kind <> 'agent' AND t.ended_at IS NULL AND t.state <> 'queued'
 ORDER BY t.priority DESC, t.submitted_at, t.uid LIMIT $3
@@ -634,6 +636,7 @@ type ViewPoolTasksRow struct {
 	AgentUid      pgtype.UUID
 	Result        []byte
 	HasSavedState bool
+	Seat          string
 }
 
 // The columns are those of ListTasks.
@@ -683,6 +686,7 @@ func (q *Queries) ViewPoolTasks(ctx context.Context, arg ViewPoolTasksParams) ([
 			&i.AgentUid,
 			&i.Result,
 			&i.HasSavedState,
+			&i.Seat,
 		); err != nil {
 			return nil, err
 		}

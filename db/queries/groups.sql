@@ -13,9 +13,13 @@ SET state = excluded.state, attempt = excluded.attempt, nodes = excluded.nodes, 
     made = excluded.made, removed = excluded.removed, leaving = excluded.leaving, code = excluded.code, reason = excluded.reason, ready_at = excluded.ready_at,
     idle_since = excluded.idle_since, retry_at = excluded.retry_at, ended_at = excluded.ended_at;
 
--- name: GroupsOfPool :many
--- All that a pool has or had, the newest first; for people.
-SELECT g.* FROM placement_groups g WHERE g.pool_id = @pool_id AND (@ended::boolean OR g.ended_at IS NULL) ORDER BY g.created_at DESC, g.uid DESC LIMIT @row_limit;
+-- name: EndedGroups :many
+-- The latest that a pool had, for people.
+SELECT * FROM placement_groups WHERE pool_id = @pool_id AND ended_at IS NOT NULL ORDER BY created_at DESC, uid DESC LIMIT @row_limit;
+
+-- name: Occupants :many
+-- Who sits in placement groups, for people.
+SELECT uid, kind, task_id, agent_name, state FROM tasks WHERE uid = ANY (@uids::uuid[]);
 
 -- name: GroupSums :many
 -- What became of all groups of a pool so far, by tier.

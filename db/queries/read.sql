@@ -1,12 +1,19 @@
 -- What people read. Reads go straight to Postgres, not through a lane.
 
 -- name: TaskByID :one
-SELECT sqlc.embed(t), n.name AS namespace FROM tasks t JOIN namespaces n ON n.id = t.namespace_id
+-- The seat is the placement group that its agent sits in, as "tier name".
+SELECT sqlc.embed(t), n.name AS namespace,
+       coalesce((SELECT g.tier || ' sm-' || g.uid || '.' || g.attempt FROM placement_groups g
+                 WHERE g.pool_id = t.pool_id AND g.ended_at IS NULL AND coalesce(t.agent_uid, t.uid) = ANY (g.occupants) LIMIT 1), '')::text AS seat
+FROM tasks t JOIN namespaces n ON n.id = t.namespace_id
 WHERE n.name = @namespace AND t.task_id = @task_id AND t.kind <> 'agent'
 ORDER BY (t.ended_at IS NULL) DESC, t.uid DESC LIMIT 1;
 
 -- name: TaskByUID :one
-SELECT sqlc.embed(t), n.name AS namespace FROM tasks t JOIN namespaces n ON n.id = t.namespace_id
+SELECT sqlc.embed(t), n.name AS namespace,
+       coalesce((SELECT g.tier || ' sm-' || g.uid || '.' || g.attempt FROM placement_groups g
+                 WHERE g.pool_id = t.pool_id AND g.ended_at IS NULL AND coalesce(t.agent_uid, t.uid) = ANY (g.occupants) LIMIT 1), '')::text AS seat
+FROM tasks t JOIN namespaces n ON n.id = t.namespace_id
 WHERE t.uid = @uid;
 
 -- name: TaskPickle :one
@@ -16,7 +23,9 @@ SELECT spec, pickled, saved_state FROM tasks WHERE uid = @uid;
 SELECT t.uid, t.kind, t.task_id, t.pool_id, t.pool_name, t.state, t.phase, t.attempt, t.priority, t.labels, t.request, t.held, t.agent_name,
        t.node_id, t.actor_name, t.ray_namespace, t.actor_id, t.pid, (t.spec ->> 'actor_class') AS actor_class, (t.spec ->> 'pickled_name') AS pickled_name,
        t.estimate_ms, t.max_runtime_ms, t.on_preempted, t.on_failure, t.max_attempts, t.preemptions, t.code, t.reason, t.submitted_at, t.queued_at, t.started_at, t.ended_at, t.actor,
-       t.agent_uid, t.result, (t.saved_state IS NOT NULL)::boolean AS has_saved_state
+       t.agent_uid, t.result, (t.saved_state IS NOT NULL)::boolean AS has_saved_state,
+       coalesce((SELECT g.tier || ' sm-' || g.uid || '.' || g.attempt FROM placement_groups g
+                 WHERE g.pool_id = t.pool_id AND g.ended_at IS NULL AND coalesce(t.agent_uid, t.uid) = ANY (g.occupants) LIMIT 1), '')::text AS seat
 FROM tasks t JOIN namespaces n ON n.id = t.namespace_id
 WHERE n.name = @namespace AND t.kind <> 'agent'
   AND (cardinality(@states::text[]) = 0 OR t.state = ANY (@states::text[]))
