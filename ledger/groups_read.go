@@ -10,6 +10,12 @@ import (
 	"github.com/schedulemesh/schedulemesh/sched"
 )
 
+// Tiers of placement groups: those a pool keeps for what is important, and those made for a task.
+const (
+	TierReserved = tierReserved
+	TierDynamic  = tierDynamic
+)
+
 // Seat is the placement group that the agent of a task sits in, or will.
 type Seat struct {
 	Group string // its name in Ray

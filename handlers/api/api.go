@@ -92,6 +92,7 @@ func New(d Deps) *API {
 	a.router.Mount("/v1", v1)
 	a.huma = humachi.New(v1.With(withBody, a.idempotent), config(d.Version))
 	a.registerPools()
+	a.registerGroups()
 	a.registerHandlers()
 	a.registerHolds()
 	a.registerTasks(v1)

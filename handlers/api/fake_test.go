@@ -33,6 +33,7 @@ type fake struct {
 	tasks   ledger.Page[ledger.Task]
 	waited  func(ctx context.Context) (ledger.Task, error)
 	pool    ledger.Pool
+	groups  ledger.Groups
 	agent   ledger.Agent
 	agents  []ledger.Page[ledger.Agent]
 	policy  ledger.PolicyVersion
@@ -125,6 +126,9 @@ func (f *fake) Preemption(_ context.Context, ns string, id int64) (ledger.Preemp
 }
 func (f *fake) Stats(_ context.Context, ns string) (ledger.Stats, error) {
 	return f.stats, f.asked("Stats", ns)
+}
+func (f *fake) PoolGroups(_ context.Context, ns, name string, ended bool) (ledger.Groups, error) {
+	return f.groups, f.asked("PoolGroups", ns, name, ended)
 }
 func (f *fake) CreatePool(_ context.Context, ns string, p ledger.PoolSpec) (ledger.Pool, error) {
 	return f.pool, f.asked("CreatePool", ns, p)

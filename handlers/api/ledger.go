@@ -33,6 +33,7 @@ type Ledger interface {
 	UpdatePool(ctx context.Context, ns string, p ledger.PoolSpec) (ledger.Pool, error)
 	Pool(ctx context.Context, ns, name string) (ledger.Pool, error)
 	Pools(ctx context.Context, ns string) ([]ledger.Pool, error)
+	PoolGroups(ctx context.Context, ns, name string, ended bool) (ledger.Groups, error)
 	HoldPool(ctx context.Context, ns, name string, r ledger.HoldRequest) (ledger.Pool, error)
 	Nodes(ctx context.Context) ([]ledger.Node, error)
 	HoldNode(ctx context.Context, id sched.NodeID, r ledger.HoldRequest) (ledger.Node, error)

@@ -20,7 +20,8 @@ type Pool struct {
 	Loans             []Loan            `json:"loans" doc:"Quota lent to and borrowed from other pools." nullable:"false"`
 	TargetAgents      int               `json:"target_agents" doc:"An agent that names no resources gets capacity / target_agents; 0 counts as 1." example:"2"`
 	PlacementStrategy string            `json:"placement_strategy" doc:"Ray's placement strategy for its agents, empty for the default."`
-	PGPoolConfig      json.RawMessage   `json:"pg_pool_config" doc:"Placement groups of the pool; null when it has none."`
+	PGPoolConfig      PGPoolConfig      `json:"pg_pool_config" doc:"Placement groups to keep, as it was given; null when it has none."`
+	PlacementGroups   *PoolGroups       `json:"placement_groups,omitempty" doc:"What its placement groups come to now; left out when it has none."`
 	MaxRuntime        *float64          `json:"max_runtime" nullable:"true" doc:"Seconds that any task of the pool may run; null when there is no bound."`
 	Hold              *Hold             `json:"hold,omitempty" doc:"Who stopped the pool from starting tasks, and why; left out when nobody did."`
 	Version           int64             `json:"version" doc:"Counts every change of its quota or tasks."`
@@ -75,7 +76,7 @@ func unitOf(resource string) string {
 func poolDoc(p ledger.Pool) Pool {
 	out := Pool{
 		Namespace: p.Namespace, Name: p.Name, Cluster: p.Cluster, Labels: p.Labels, TargetAgents: p.TargetAgents,
-		PlacementStrategy: p.PlacementStrategy, PGPoolConfig: orNull(p.PGPoolConfig), MaxRuntime: secondsOrNull(p.MaxRuntime), Hold: holdDoc(p.Hold), Version: p.Version,
+		PlacementStrategy: p.PlacementStrategy, PGPoolConfig: PGPoolConfig(p.PGPoolConfig), PlacementGroups: poolGroupsDoc(p.Groups), MaxRuntime: secondsOrNull(p.MaxRuntime), Hold: holdDoc(p.Hold), Version: p.Version,
 		Running: p.Running, Queued: p.Queued, CreatedAt: Stamp(p.CreatedAt), Links: linksTo(p.Namespace, "pools", p.Name),
 		Balances: []Balance{}, Loans: []Loan{},
 	}
@@ -109,7 +110,7 @@ type PoolChange struct {
 	TargetAgents      *int               `json:"target_agents,omitempty" minimum:"0" maximum:"1000000" doc:"Sets the default agent size, capacity / target_agents; it creates none."`
 	PlacementStrategy *string            `json:"placement_strategy,omitempty" maxLength:"200" doc:"Ray's placement strategy for its agents." example:"PACK"`
 	MaxRuntime        *float64           `json:"max_runtime,omitempty" doc:"Seconds after which any task of the pool is stopped as failed; 0 = no bound. If a task has one too, the lesser counts."`
-	PGPoolConfig      *json.RawMessage   `json:"pg_pool_config,omitempty" doc:"Placement groups to keep: enable, high_priority_pg_specs, enable_dynamic_pgs, max_dynamic_pgs, enable_pg_reuse."`
+	PGPoolConfig      *PGPoolConfig      `json:"pg_pool_config,omitempty" doc:"Placement groups to keep, replaced as a whole. Agents in groups that are no longer wanted go on; the group goes with the last of them."`
 }
 
 func (c *PoolChange) spec(ctx context.Context, name string) (ledger.PoolSpec, error) {
@@ -135,7 +136,7 @@ func (c *PoolChange) spec(ctx context.Context, name string) (ledger.PoolSpec, er
 		s.MaxRuntime = &bound
 	}
 	if c.PGPoolConfig != nil {
-		if raw := f.kind("pg_pool_config", *c.PGPoolConfig, '{'); raw != nil {
+		if raw := f.kind("pg_pool_config", json.RawMessage(*c.PGPoolConfig), '{'); raw != nil {
 			s.PGPoolConfig = &raw
 		}
 	}

@@ -18,7 +18,8 @@ func TestRoutes(t *testing.T) {
 	pool := ledger.Pool{Namespace: "default", Name: "gpu", Cluster: "local", TargetAgents: 2, CreatedAt: noon, Balances: []ledger.Balance{
 		{Resource: "cpu", Capacity: 8000, Reserved: 500, Used: 1000, Borrowed: 250, Lent: 1000}, {Resource: "memory", Capacity: 4096, Used: 4096},
 	}, Loans: []ledger.Loan{{Lender: "gpu", Borrower: "b", Resource: "cpu", Amount: 1000}}, MaxRuntime: time.Hour,
-		Hold: ledger.Hold{State: ledger.Draining, Reason: "disks", Actor: "ann", Since: noon, Deadline: noon}}
+		Groups: &ledger.GroupTotals{Enabled: true, Total: 3, Available: 1, Allocated: 2, Reserves: sched.Resources{CPU: 5000}, Unused: sched.Resources{CPU: 2000}},
+		Hold:   ledger.Hold{State: ledger.Draining, Reason: "disks", Actor: "ann", Since: noon, Deadline: noon}}
 	preemption := ledger.Preemption{ID: 7, VictimTask: "low", AgentName: "a1", Pool: "gpu", Priority: 1000, Reason: "manual", Score: 1_250_000, Phase: "gone",
 		CancelSuccess: ptr(false), CancelError: "timed out", SavedState: json.RawMessage(`{"step":9}`), DecidedAt: noon}
 	candidate := sched.Candidate{TaskName: "low", AgentName: "a1", Pool: "gpu", Priority: 1000, Remaining: 1500, Reason: sched.ByLabel, Delta: -500,
@@ -35,11 +36,21 @@ func TestRoutes(t *testing.T) {
 			"POST", "/api/v1/pools", `{"name":"gpu","labels":{"tier":"a"},"resources":{"cpu":8,"memory":4096.5},"target_agents":2,"placement_strategy":null,"pg_pool_config":{"enable":true}}`, nil,
 			"CreatePool", "default", []any{ledger.PoolSpec{Name: "gpu", Labels: &sched.Labels{"tier": "a"}, Capacity: &sched.Resources{CPU: 8000, Memory: 4097},
 				TargetAgents: ptr(2), PGPoolConfig: ptr(json.RawMessage(`{"enable":true}`)), Actor: "api"}}, 201,
-			map[string]any{"name": "gpu", "resources.cpu": 8.0, "available.cpu": 5.75, "balances.free": 5.75, "balances.unit": "cores", "loans.amount": 1.0, "links.self": "/api/v1/pools/gpu", "pg_pool_config": nil},
+			map[string]any{"name": "gpu", "resources.cpu": 8.0, "available.cpu": 5.75, "balances.free": 5.75, "balances.unit": "cores", "loans.amount": 1.0, "links.self": "/api/v1/pools/gpu", "pg_pool_config": nil,
+				"placement_groups.allocated_pgs": 2.0, "placement_groups.reserves.cpu": 5.0, "placement_groups.unused.cpu": 2.0},
 		},
-		"list pools":  {"GET", "/api/v1/pools?namespace=team%2Fa", "", nil, "Pools", "team/a", nil, 200, map[string]any{"items.name": "gpu", "next_cursor": nil}},
-		"read pool":   {"GET", "/api/v1/pools/gp%2Fu", "", nil, "Pool", "default", []any{"gp/u"}, 200, map[string]any{"created_at": "2026-03-01T12:00:00.250Z"}},
-		"change pool": {"PATCH", "/api/v1/pools/gpu", `{"resources":{}}`, nil, "UpdatePool", "default", []any{ledger.PoolSpec{Name: "gpu", Capacity: &sched.Resources{}, Actor: "api"}}, 200, nil},
+		"placement groups": {
+			"GET", "/api/v1/pools/gp%2Fu/placement-groups?ended=true", "", nil, "PoolGroups", "default", []any{"gp/u", true}, 200,
+			map[string]any{"enabled": true, "total_pgs": 3.0, "high_priority_pgs": 2.0, "dynamic_pgs": 1.0, "available_pgs": 1.0, "allocated_pgs": 2.0, "total_reuse_count": 7.0, "created": 4.0,
+				"removed": 1.0, "waits": 2.0, "tiers.reserved.high_priority_pgs": 2.0, "tiers.reserved.waits": 0.0, "tiers.dynamic.dynamic_pgs": 1.0, "tiers.dynamic.total_reuse_count": 2.0,
+				"reserves.cpu": 5.0, "unused.cpu": 2.0, "config.max_dynamic_pgs": 2.0, "config.high_priority_pg_specs.bundles.cpu": 2.0, "config.creation_timeout": 30.0,
+				"items.tier": "reserved", "items.resources.memory": 4096.0, "items.occupants.task_id": "reward-00", "items.occupants.agent_name": "a1", "items.reuse_count": 5.0,
+				"items.idle_since": nil, "items.nodes": []any{"n1", "n1"}},
+		},
+		"placement groups of now": {"GET", "/api/v1/pools/gpu/placement-groups?namespace=n", "", nil, "PoolGroups", "n", []any{"gpu", false}, 200, nil},
+		"list pools":              {"GET", "/api/v1/pools?namespace=team%2Fa", "", nil, "Pools", "team/a", nil, 200, map[string]any{"items.name": "gpu", "next_cursor": nil}},
+		"read pool":               {"GET", "/api/v1/pools/gp%2Fu", "", nil, "Pool", "default", []any{"gp/u"}, 200, map[string]any{"created_at": "2026-03-01T12:00:00.250Z"}},
+		"change pool":             {"PATCH", "/api/v1/pools/gpu", `{"resources":{}}`, nil, "UpdatePool", "default", []any{ledger.PoolSpec{Name: "gpu", Capacity: &sched.Resources{}, Actor: "api"}}, 200, nil},
 		"bound pool": {"PATCH", "/api/v1/pools/gpu", `{"max_runtime":90.5}`, nil, "UpdatePool", "default", []any{ledger.PoolSpec{Name: "gpu", MaxRuntime: ptr(90500 * time.Millisecond), Actor: "api"}}, 200,
 			map[string]any{"max_runtime": 3600.0, "hold.state": "draining", "hold.by": "ann", "hold.deadline": "2026-03-01T12:00:00.250Z"}},
 		"hold pool": {"POST", "/api/v1/pools/gp%2Fu/hold", `{"reason":"disks"}`, nil, "HoldPool", "default", []any{"gp/u", ledger.HoldRequest{State: "held", Reason: "disks", Actor: "api"}}, 200,
@@ -180,6 +191,12 @@ func TestRoutes(t *testing.T) {
 				eval: ledger.EvaluationResult{ShouldPreempt: true, Candidates: []sched.Candidate{candidate}, PolicyVersion: 3, Decision: &sched.Decision{
 					Outcome: sched.Preempt, Deficit: sched.Resources{GPU: 500}, Victims: []sched.Victim{{AgentName: "a1", Gives: sched.Resources{GPU: 2000}, Tasks: []sched.Candidate{candidate}}}}},
 			}
+			two := sched.Resources{CPU: 2000, Memory: 2048}
+			f.groups = ledger.Groups{GroupTotals: *pool.Groups, Config: ledger.GroupConfig{Enable: true, Reserved: []ledger.GroupSpec{{Bundles: []sched.Resources{two}}}, Most: 2, Timeout: 30 * time.Second},
+				Tiers: map[string]ledger.GroupStats{ledger.TierReserved: {Total: 2, Available: 1, Allocated: 1, Reuses: 5, Created: 3, Removed: 1},
+					ledger.TierDynamic: {Total: 1, Allocated: 1, Waiting: 2, Reuses: 2, Created: 1}},
+				Items: []ledger.Group{{Tier: ledger.TierReserved, State: "occupied", Bundles: []sched.Resources{two, two}, Nodes: []string{"n1", "n1"}, Reuses: 5,
+					Sitting: []ledger.Sitter{{TaskID: "reward-00", AgentName: "a1", State: ledger.Running}}}}}
 			below := sched.Milli(5000)
 			f.tried = ledger.BacktestResult{PolicyVersion: 3, Tasks: 7, LeftOut: map[string]int{"never_ran": 2}, Changes: []sched.Change{{Field: "min_preempt_score"}}, Different: 9,
 				Active:      replay.Summary{Counts: replay.Counts{Preemptions: replay.Preemptions{Total: 5}}, Waits: []replay.Waits{{Below: &below, P99: 1}}},
@@ -225,7 +242,7 @@ func TestEveryRouteIsTested(t *testing.T) {
 			}
 		}
 	}
-	if n != 53 {
+	if n != 54 {
 		t.Errorf("there are %d operations; add the new one to the tests, then change this number", n)
 	}
 }

@@ -52,7 +52,8 @@ type NewTask struct {
 	OnPreempted       string          `json:"on_preempted,omitempty" enum:"stop,requeue" doc:"Once preempted: end there (stop, the default) or wait for another turn with the saved state (requeue)."`
 	OnFailure         string          `json:"on_failure,omitempty" enum:"stop,requeue" doc:"When an attempt fails: end there (stop, the default) or try again (requeue)."`
 	MaxAttempts       int             `json:"max_attempts,omitempty" minimum:"0" maximum:"1000" doc:"Attempts with on_failure requeue; 3 when left out."`
-	UsePlacementGroup bool            `json:"use_placement_group,omitempty" doc:"Run it in a placement group of the pool."`
+	UsePlacementGroup bool            `json:"use_placement_group,omitempty" doc:"Run it in a placement group of the pool: an idle one that fits, else a new dynamic one, else that of somebody who makes way. Without any such configuration it runs as any other."`
+	PreemptForQuota   *bool           `json:"preempt_for_quota,omitempty" doc:"With use_placement_group: whether others make way also when it is quota that lacks, rather than a group; true when left out."`
 	Payload           json.RawMessage `json:"payload,omitempty" doc:"Whatever should be kept with it."`
 }
 
@@ -113,6 +114,11 @@ func (t *NewTask) submission(who string) (ledger.Submission, error) {
 		s.Spec.Entry = &ledger.Entry{Method: t.Entry.Method, Args: f.kind("entry.args", t.Entry.Args, '['), Kwargs: f.kind("entry.kwargs", t.Entry.Kwargs, '{')}
 	}
 	s.Spec.UsePlacementGroup, s.Spec.Payload = t.UsePlacementGroup, given(t.Payload)
+	if t.PreemptForQuota != nil {
+		if s.Spec.KeepQuota = !*t.PreemptForQuota; !t.UsePlacementGroup {
+			f.add("body", "preempt_for_quota", "is for tasks with use_placement_group; send that too, or leave it out")
+		}
+	}
 	return s, f.err()
 }
 

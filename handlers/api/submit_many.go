@@ -84,7 +84,9 @@ func (a *API) submitMany(w http.ResponseWriter, r *http.Request, ns string, wait
 		if sub.TaskID == "" {
 			sub.TaskID = "task-" + newID()
 		}
-		subs[i] = sub
+		if subs[i] = sub; in.AllOrNothing && sub.Spec.UsePlacementGroup {
+			all.add("body", fmt.Sprintf("tasks.%d.use_placement_group", i), "is not possible with all_or_nothing: submit the tasks each for itself, or without placement groups")
+		}
 		var p *problem.Problem
 		if errors.As(err, &p) {
 			if out[i] = failedOutcome(r.Context(), err); in.AllOrNothing {

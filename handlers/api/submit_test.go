@@ -92,6 +92,52 @@ func TestSubmitWaitsUntilItRunsOrTheTimeIsUp(t *testing.T) {
 	}
 }
 
+func TestSubmitIntoAPlacementGroup(t *testing.T) {
+	f := &fake{task: sampleTask()}
+	a := newAPI(f)
+	for body, keeps := range map[string]bool{
+		`{"pool":"p","use_placement_group":true}`:                           false,
+		`{"pool":"p","use_placement_group":true,"preempt_for_quota":null}`:  false,
+		`{"pool":"p","use_placement_group":true,"preempt_for_quota":true}`:  false,
+		`{"pool":"p","use_placement_group":true,"preempt_for_quota":false}`: true,
+	} {
+		res := send(t, a, "POST", "/api/v1/tasks", body)
+		if s := arg[ledger.Submission](t, f, 0); !s.Spec.UsePlacementGroup || s.Spec.KeepQuota != keeps || res.json["placement_group"] != nil {
+			t.Errorf("%s: %+v %s", body, s.Spec, res.text)
+		}
+	}
+	f.task.Seat = &ledger.Seat{Group: "sm-1.2", Tier: "reserved"}
+	for _, res := range []reply{send(t, a, "POST", "/api/v1/tasks", `{"pool":"p"}`), send(t, a, "GET", "/api/v1/tasks/t", "")} {
+		res.has(t, map[string]any{"placement_group.name": "sm-1.2", "placement_group.tier": "reserved"})
+	}
+}
+
+func TestOpenAPIExplainsThePlacementGroupsOfAPool(t *testing.T) {
+	fields := at(t, openapi(t), "components", "schemas", "PGPoolConfig", "properties").(map[string]any)
+	answer := send(t, newAPI(&fake{}), "GET", "/api/v1/pools/p/placement-groups", "").json["config"].(map[string]any)
+	if len(fields) != len(answer) || len(fields) == 0 {
+		t.Errorf("%d fields are documented, %d answered", len(fields), len(answer))
+	}
+	// What the document says is the default is what the ledger takes.
+	defaults, err := ledger.ParseGroups(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var usual map[string]any
+	if err := json.Unmarshal(groupConfigDoc(defaults), &usual); err != nil {
+		t.Fatal(err)
+	}
+	for name, f := range fields {
+		field := f.(map[string]any)
+		if d, _ := field["description"].(string); d == "" || answer[name] == nil {
+			t.Errorf("%s: %v, answered %v", name, f, answer[name])
+		}
+		if want, ok := field["default"]; ok && usual[name] != want {
+			t.Errorf("%s is %v when left out, documented is %v", name, usual[name], want)
+		}
+	}
+}
+
 // TestSubmitRefuses checks what is wrong with a body, and that the answer names the field.
 func TestSubmitRefuses(t *testing.T) {
 	long := func(n int) string { return strings.Repeat("x", n) }

@@ -67,6 +67,11 @@ func appendTask(b []byte, t *Task) []byte {
 	b = appendRaw(b, `,"ray_options":`, t.RayOptions)
 	b = append(b, `,"use_placement_group":`...)
 	b = strconv.AppendBool(b, t.UsePlacementGroup)
+	if g := t.PlacementGroup; g != nil {
+		b = appendText(b, `,"placement_group":{"name":`, g.Name)
+		b = appendText(b, `,"tier":`, g.Tier)
+		b = append(b, '}')
+	}
 	b = appendRaw(b, `,"payload":`, t.Payload)
 	b = appendSeconds(b, `,"estimated_duration":`, t.EstimatedDuration)
 	b = appendSeconds(b, `,"max_runtime":`, t.MaxRuntime)

@@ -25,7 +25,7 @@ func TestTaskByHandIsTaskByReflection(t *testing.T) {
 		Entry: &ledger.Entry{Method: "m", Args: json.RawMessage(`[1]`), Kwargs: json.RawMessage(`{"k":[]}`)}}
 	full.Result, full.SavedState, full.EndedAt, full.QueuedAt = json.RawMessage(`null`), json.RawMessage(`{"a":"b"}`), noon, noon.Add(time.Microsecond)
 	full.Code, full.Reason, full.Phase, full.PreemptedBy = "c", "r", "p", []sched.ID{{1}, {2}}
-	full.Namespace = "team a"
+	full.Namespace, full.Seat = "team a", &ledger.Seat{Group: "sm-\"1", Tier: "dynamic"}
 	for name, task := range map[string]ledger.Task{"sample": sampleTask(), "empty": {}, "full": full, "not in line": later} {
 		d := taskDoc(task)
 		want, err := jsonv2.Marshal(&d, jsonv2.Deterministic(true))

@@ -42,6 +42,7 @@ type Task struct {
 	RuntimeEnv        json.RawMessage   `json:"runtime_env,omitzero"`
 	RayOptions        json.RawMessage   `json:"ray_options,omitzero"`
 	UsePlacementGroup bool              `json:"use_placement_group"`
+	PlacementGroup    *TaskSeat         `json:"placement_group,omitempty" doc:"The one that its agent sits in, or is about to; left out when it is in none."`
 	Payload           json.RawMessage   `json:"payload,omitzero" doc:"Whatever was sent with it."`
 	EstimatedDuration *float64          `json:"estimated_duration" nullable:"true" doc:"Seconds; null when none was given."`
 	MaxRuntime        *float64          `json:"max_runtime" nullable:"true" doc:"Seconds; null when there is no limit."`
@@ -101,7 +102,7 @@ func taskRow(t ledger.Task) Task {
 		Code: t.Code, Reason: t.Reason, Pool: t.Pool, Managed: t.Managed, Priority: t.Priority, Labels: t.Labels,
 		Resources: Units(t.Request), Held: Units(t.Held), Attempt: t.Attempt, MaxAttempts: t.MaxAttempts, Preemptions: t.Preemptions,
 		Agent:      TaskAgent{t.AgentName, t.ActorName, t.RayNS, t.ActorID, t.Node, t.PID},
-		ActorClass: t.Spec.ActorClass, PickledName: t.Spec.PickledName, RayOptions: orNil(t.Spec.RayOptions), UsePlacementGroup: t.Spec.UsePlacementGroup,
+		ActorClass: t.Spec.ActorClass, PickledName: t.Spec.PickledName, RayOptions: orNil(t.Spec.RayOptions), UsePlacementGroup: t.Spec.UsePlacementGroup, PlacementGroup: seatDoc(t.Seat),
 		EstimatedDuration: secondsOrNull(t.Estimate), MaxRuntime: secondsOrNull(t.MaxRuntime), QueueTimeout: secondsOrNull(t.QueueTimeout), OnPreempted: t.OnPreempted, OnFailure: t.OnFailure,
 		SubmittedAt: Stamp(t.SubmittedAt), QueuedAt: Stamp(t.QueuedAt), StartedAt: Stamp(t.StartedAt), EndedAt: Stamp(t.EndedAt),
 		SubmittedBy: t.Actor, Links: linksTo(t.Namespace, "tasks", t.TaskID),
