@@ -128,6 +128,7 @@ func New(ctx context.Context, cfg Config) (a *App, err error) {
 	if err != nil {
 		return nil, err
 	}
+	a.registry.MustRegister(a.ledger.GroupGauges())
 	a.collected = collect(a.ledger.Loaded())
 	return a, nil
 }

@@ -153,6 +153,7 @@ func (l *Ledger) after(b *batch) {
 		}
 	}
 	l.opts.Metrics.events(b.events)
+	l.opts.Metrics.groups(b)
 	l.feed.wake()
 	if b.shared {
 		l.news.committed(b)

@@ -24,6 +24,7 @@ type Metrics struct {
 	reloads      prometheus.Counter
 	takeOvers    prometheus.Counter
 	eventsByType *prometheus.CounterVec
+	groupsBy     groupCounters
 }
 
 // NewMetrics registers the ledger's metrics; nil means none.
@@ -49,6 +50,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		eventsByType: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "schedulemesh_events_total", Help: "Transitions of tasks, by type."}, []string{"type"}),
 	}
 	reg.MustRegister(m.preemptions, m.evaluation, m.evaluationS, m.batchCalls, m.batchTime, m.retries, m.replays, m.unknowns, m.failures, m.catchUps, m.reloads, m.takeOvers, m.eventsByType)
+	m.groupsBy = newGroupCounters(reg)
 	return m
 }
 

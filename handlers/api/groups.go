@@ -86,7 +86,7 @@ type PGStats struct {
 	Dynamic   int   `json:"dynamic_pgs" doc:"Of those, dynamic ones."`
 	Available int   `json:"available_pgs" doc:"Groups that are there and in which nobody sits."`
 	Allocated int   `json:"allocated_pgs" doc:"Groups in which somebody sits."`
-	Reuses    int64 `json:"total_reuse_count" doc:"Agents so far that found their group made."`
+	Reuses    int64 `json:"total_reuse_count" doc:"Agents so far that took over a group from an earlier one."`
 	Created   int64 `json:"created" doc:"Times that Ray made one, so far."`
 	Removed   int64 `json:"removed" doc:"Times that one was seen gone, so far."`
 	Waits     int   `json:"waits" doc:"Tasks in line that want one."`
@@ -122,7 +122,7 @@ type PlacementGroup struct {
 	Occupants []Occupant `json:"occupants" nullable:"false" doc:"Who sits in it, or is about to."`
 	Attempt   int        `json:"attempt" doc:"1 for the first making."`
 	Uses      int        `json:"uses" doc:"Agents that sat in it so far."`
-	Reuses    int        `json:"reuse_count" doc:"Of those, the ones that found it made."`
+	Reuses    int        `json:"reuse_count" doc:"Of those, the ones that took it over from an earlier one."`
 	CreatedAt Stamp      `json:"created_at"`
 	ReadyAt   Stamp      `json:"ready_at" doc:"When Ray made it last; null before."`
 	IdleSince Stamp      `json:"idle_since" doc:"null while somebody sits in it."`
