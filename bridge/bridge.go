@@ -14,6 +14,8 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"slices"
+	"strings"
 	"time"
 )
 
@@ -76,6 +78,22 @@ type Bridge interface {
 
 	// Nodes gives the cluster's nodes, dead ones for a while included.
 	Nodes(ctx context.Context) ([]Node, error)
+
+	// EnsureGroup makes a placement group and returns once Ray has placed all of it. It is idempotent on
+	// Name: while it is on its way or stands the answer is the same and nothing is made twice. When it finds
+	// no room in time, or never could, it fails with CodeGroupTimeout; one that stood and is gone, or was
+	// removed before it was made, with CodeGroupLost. Nothing of it is left then, and the answer stays: a
+	// name is never used again. Cancelling ctx gives up waiting, not the group: use RemoveGroup.
+	EnsureGroup(ctx context.Context, req GroupRequest) (Group, error)
+
+	// RemoveGroup removes a placement group with all agents in it, and returns nil only once it was seen gone.
+	// It works in every state, and is nil for a group that never existed (which can then not be made later
+	// either). CodeTimeout means it was not seen gone yet. It emits no EventGroupLost.
+	RemoveGroup(ctx context.Context, name string, timeout time.Duration) error
+
+	// Groups gives this deployment's placement groups that are there or on their way, whichever sidecar
+	// made them.
+	Groups(ctx context.Context) ([]Group, error)
 
 	// Events follows what happens, from the event after `after` on, until ctx ends (then without an
 	// error) or the connection breaks (one final error). When `after` is not a sequence number this
@@ -153,6 +171,11 @@ type LaunchRequest struct {
 	RuntimeEnv json.RawMessage   `json:"runtime_env,omitempty"`
 	RayOptions json.RawMessage   `json:"ray_options,omitempty"` // for Ray's .options(), besides what is named above
 
+	// Group is the placement group the agent goes into, made first when it is not there (then the launch
+	// may fail with its codes, too). The agent sits in the first bundle that has room for Resources, or in any
+	// one; what is more than the largest bundle stays for what it starts itself. NodeID does not count then.
+	Group *GroupRequest `json:"group,omitempty"`
+
 	SavedState json.RawMessage `json:"saved_state,omitempty"` // given to restore_state before it is ready
 
 	Timeout     time.Duration `json:"-"` // to be ready; 0: 2 minutes
@@ -172,6 +195,48 @@ type Launched struct {
 	PID          int     `json:"pid"`
 	Warm         bool    `json:"warm"` // an idle worker process was used
 	Timings      Timings `json:"timings"`
+
+	GroupNodes []string `json:"group_nodes,omitempty"` // the node of each bundle of its placement group
+}
+
+// GroupRequest describes a placement group to make.
+type GroupRequest struct {
+	Name     string        // for us and in Ray; never used twice
+	Bundles  []Resources   // what each reserves
+	Strategy string        // Ray's: PACK (also for ""), SPREAD, STRICT_PACK or STRICT_SPREAD
+	NodeID   string        // preferred, where all of it must be on one node
+	Timeout  time.Duration // to be placed; 0: DefaultGroupTimeout
+}
+
+// DefaultGroupTimeout is GroupRequest.Timeout when it is 0.
+const DefaultGroupTimeout = 30 * time.Second
+
+// MarshalJSON gives the timeout in seconds.
+func (r GroupRequest) MarshalJSON() ([]byte, error) {
+	return json.Marshal(struct {
+		Name     string      `json:"name"`
+		Bundles  []Resources `json:"bundles"`
+		Strategy string      `json:"strategy,omitempty"`
+		NodeID   string      `json:"node_id,omitempty"`
+		Timeout  float64     `json:"timeout"`
+	}{r.Name, r.Bundles, r.Strategy, r.NodeID, cmp.Or(r.Timeout, DefaultGroupTimeout).Seconds()})
+}
+
+// GroupState is where a placement group is in its life.
+type GroupState string
+
+// The states of a placement group.
+const (
+	GroupPending GroupState = "pending" // not, or not any more, placed on nodes
+	GroupCreated GroupState = "created"
+)
+
+// Group is one placement group in Ray.
+type Group struct {
+	Name    string      `json:"name"`
+	State   GroupState  `json:"state"`
+	Bundles []Resources `json:"bundles"`
+	Nodes   []string    `json:"nodes"` // of each bundle, once it is created
 }
 
 // Timings says where a launch's time went, in milliseconds.
@@ -310,6 +375,7 @@ const (
 	EventEntryFailed    EventType = "entry_failed"    // Outcome.Error, Outcome.Traceback
 	EventNodesChanged   EventType = "nodes_changed"   // ask Nodes again
 	EventAgentMetrics   EventType = "agent_metrics"   // Metrics
+	EventGroupLost      EventType = "group_lost"      // a placement group that stood is gone, and nobody had asked for it: Name, Reason
 	EventResync         EventType = "resync"          // events were missed: ask List
 )
 
@@ -319,6 +385,7 @@ type Event struct {
 	Type     EventType       `json:"type"`
 	Session  string          `json:"session,omitempty"` // with EventResync
 	LaunchID string          `json:"launch_id,omitempty"`
+	Name     string          `json:"name,omitempty"` // of a placement group
 	Reason   string          `json:"reason,omitempty"`
 	Outcome  *Outcome        `json:"outcome,omitempty"`
 	Metrics  json.RawMessage `json:"metrics,omitempty"`
@@ -356,6 +423,8 @@ const (
 	CodeRuntimeEnvFailed  Code = "runtime_env_failed" // Ray could not set up the runtime_env
 	CodeLaunchTimeout     Code = "launch_timeout"     // placed, but not ready in time
 	CodeNoRoom            Code = "no_room"            // no node had, or ever could have, room
+	CodeGroupTimeout      Code = "group_timeout"      // no room for a placement group, in time or ever
+	CodeGroupLost         Code = "group_lost"         // a placement group is not there any more
 	CodeNameTaken         Code = "name_taken"         // a live actor has that name
 	CodeAgentNotFound     Code = "agent_not_found"    // no such launch
 	CodeAgentDied         Code = "agent_died"         // it has ended
@@ -396,6 +465,8 @@ func (e *Error) Is(target error) bool {
 // Sentinels for errors.Is, for the codes callers branch on.
 var (
 	ErrNoRoom        error = &Error{Code: CodeNoRoom}
+	ErrGroupTimeout  error = &Error{Code: CodeGroupTimeout}
+	ErrGroupLost     error = &Error{Code: CodeGroupLost}
 	ErrNameTaken     error = &Error{Code: CodeNameTaken}
 	ErrLaunchTimeout error = &Error{Code: CodeLaunchTimeout}
 	ErrAgentNotFound error = &Error{Code: CodeAgentNotFound}
@@ -451,15 +522,54 @@ func (r *LaunchRequest) Validate() error {
 			}
 		}
 	}
-	for name, n := range r.Resources {
-		if n < 0 || name == "" {
-			return errf(CodeBadRequest, "resource %q is %d, it must be named and not negative", name, n)
+	if err := r.Resources.validate(); err != nil {
+		return err
+	}
+	if r.Group != nil {
+		if err := r.Group.Validate(); err != nil {
+			return err
 		}
 	}
 	return cmp.Or(
 		shaped("args", r.Args, '['), shaped("kwargs", r.Kwargs, '{'), shaped("runtime_env", r.RuntimeEnv, '{'),
 		shaped("ray_options", r.RayOptions, '{'), shaped("saved_state", r.SavedState, '{'),
 	)
+}
+
+func (r Resources) validate() error {
+	for name, n := range r {
+		if n < 0 || name == "" {
+			return errf(CodeBadRequest, "resource %q is %d, it must be named and not negative", name, n)
+		}
+	}
+	return nil
+}
+
+// Validate finds what is wrong with a placement group before it is sent anywhere.
+func (r *GroupRequest) Validate() error {
+	switch {
+	case r.Name == "" || len(r.Name) > 256 || strings.ContainsRune(r.Name+r.NodeID, 0):
+		return errf(CodeBadRequest, "%.300q is no name of a placement group", r.Name)
+	case !slices.Contains([]string{"", "PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD"}, r.Strategy):
+		return errf(CodeBadRequest, "strategy is %q, it must be one of PACK, SPREAD, STRICT_PACK, STRICT_SPREAD", r.Strategy)
+	case len(r.Bundles) == 0:
+		return errf(CodeBadRequest, "the placement group has no bundles")
+	case r.Timeout < 0:
+		return errf(CodeBadRequest, "the timeout is negative")
+	}
+	for _, b := range r.Bundles {
+		if err := b.validate(); err != nil {
+			return err
+		}
+		reserved := int64(0)
+		for _, n := range b {
+			reserved = max(reserved, n)
+		}
+		if reserved == 0 {
+			return errf(CodeBadRequest, "a bundle of the placement group reserves nothing")
+		}
+	}
+	return nil
 }
 
 // Validate finds what is wrong with an entry before it is sent anywhere.

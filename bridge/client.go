@@ -94,7 +94,11 @@ func (c *Client) Launch(ctx context.Context, req LaunchRequest) (Launched, error
 	if err := req.Validate(); err != nil {
 		return Launched{}, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, cmp.Or(req.Timeout, DefaultLaunchTimeout)+2*slack)
+	limit := cmp.Or(req.Timeout, DefaultLaunchTimeout) + 2*slack
+	if req.Group != nil {
+		limit += cmp.Or(req.Group.Timeout, DefaultGroupTimeout)
+	}
+	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	return post[Launched](ctx, c, "launch", struct {
 		LaunchRequest
@@ -166,6 +170,32 @@ func (c *Client) Kill(ctx context.Context, launchID string, timeout time.Duratio
 	defer stop()
 	_, err := post[struct{}](ctx, c, "kill", call{LaunchID: launchID, Timeout: timeout.Seconds()})
 	return err
+}
+
+// EnsureGroup implements Bridge.
+func (c *Client) EnsureGroup(ctx context.Context, req GroupRequest) (Group, error) {
+	if err := req.Validate(); err != nil {
+		return Group{}, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, cmp.Or(req.Timeout, DefaultGroupTimeout)+2*slack)
+	defer cancel()
+	return post[Group](ctx, c, "ensure_group", req)
+}
+
+// RemoveGroup implements Bridge.
+func (c *Client) RemoveGroup(ctx context.Context, name string, timeout time.Duration) error {
+	ctx, stop := context.WithTimeout(ctx, timeout+slack)
+	defer stop()
+	_, err := post[struct{}](ctx, c, "remove_group", struct {
+		Name    string  `json:"name"`
+		Timeout float64 `json:"timeout"`
+	}{name, timeout.Seconds()})
+	return err
+}
+
+// Groups implements Bridge.
+func (c *Client) Groups(ctx context.Context) ([]Group, error) {
+	return get[[]Group](ctx, c, "groups", nil)
 }
 
 // List implements Bridge.

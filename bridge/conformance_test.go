@@ -25,6 +25,7 @@ func TestFakeConforms(t *testing.T) {
 			Restart:    func(*testing.T) { fake.Restart() },
 			EndWorker:  func(_ *testing.T, a bridge.AgentStatus) { cluster.Die(a.LaunchID, "the worker process ended") },
 			StopWorker: func(_ *testing.T, a bridge.AgentStatus) { cluster.Stick(a.LaunchID) },
+			LoseGroup:  func(_ *testing.T, name string) { cluster.LoseGroup(name, "somebody removed it") },
 		}
 	})
 }
@@ -42,7 +43,8 @@ func TestSidecarConforms(t *testing.T) {
 				}
 				return others[name].Bridge()
 			},
-			Restart: func(t *testing.T) { restart(t, p) },
+			Restart:   func(t *testing.T) { restart(t, p) },
+			LoseGroup: func(t *testing.T, name string) { bridgetest.LoseGroup(t, deployment, name) },
 			EndWorker: func(t *testing.T, a bridge.AgentStatus) {
 				if err := syscall.Kill(a.PID, syscall.SIGKILL); err != nil {
 					t.Fatal(err)

@@ -27,10 +27,13 @@ type FakeCluster struct {
 	agents  map[string]*fakeAgent
 	names   map[string]string // Ray namespace + "/" + actor name → launch id, "" for an actor that isn't ours
 	waiting []*fakeAgent      // for room, in order
-	ended   []string          // launch ids of gone agents, oldest first
-	claim   *Claim
-	bridges []*Fake
-	lastPID int
+	groups  map[string]*fakeGroup
+	// waitingGroups wait for room, in order, behind agents.
+	waitingGroups []*fakeGroup
+	ended         []string // launch ids of gone agents, oldest first
+	claim         *Claim
+	bridges       []*Fake
+	lastPID       int
 }
 
 // fakeKeep is how many ended launches a fake cluster remembers.
@@ -73,6 +76,9 @@ type fakeAgent struct {
 	stuck     bool
 	entry     Entry
 	logs      map[Stream][]byte
+	group     *fakeGroup // it sits in, or will
+	bundle    int        // of it, once it is placed
+	seat      Resources  // that it has in the bundle
 }
 
 // NewFakeCluster makes a cluster of these nodes, or of one "node-1" with 8 cpus and 8 GiB.
@@ -81,7 +87,7 @@ func NewFakeCluster(nodes ...Node) *FakeCluster {
 		nodes = []Node{{ID: "node-1", Address: "127.0.0.1", Total: Resources{"cpu": 8000, "memory": 8192}}}
 	}
 	c := &FakeCluster{
-		nodes: map[string]*fakeNode{}, agents: map[string]*fakeAgent{}, names: map[string]string{}, lastPID: 1000,
+		nodes: map[string]*fakeNode{}, agents: map[string]*fakeAgent{}, names: map[string]string{}, groups: map[string]*fakeGroup{}, lastPID: 1000,
 	}
 	for _, n := range nodes {
 		c.AddNode(n)
@@ -128,6 +134,11 @@ func (c *FakeCluster) LoseNode(id string) {
 		return
 	}
 	n.node.Alive = false
+	for _, g := range c.groups {
+		if slices.Contains(g.nodes, id) {
+			c.loseGroup(g, "a node that it was on is gone")
+		}
+	}
 	for _, a := range c.agents {
 		if a.status.NodeID == id && a.status.State != StateGone {
 			c.end(a, "its node was lost", true)
@@ -390,19 +401,44 @@ func (c *FakeCluster) launch(f *Fake, req LaunchRequest) *fakeAgent {
 		c.fail(a, errf(CodeRuntimeEnvFailed, "the runtime_env could not be set up"))
 		return a
 	}
+	if req.Group == nil {
+		c.find(a)
+		return a
+	}
+	a.group = c.ensure(f, *req.Group)
+	seated := func() {
+		switch {
+		case a.status.State != StateLaunching:
+		case a.group.err != nil:
+			c.fail(a, a.group.err)
+		default:
+			c.find(a)
+		}
+	}
+	if a.group.done == nil {
+		seated()
+		return a
+	}
+	a.done = make(chan struct{})
+	a.group.then = append(a.group.then, seated)
+	return a
+}
+
+// find has an agent placed and constructed, or waiting for room.
+func (c *FakeCluster) find(a *fakeAgent) {
+	req := a.req
 	if !c.place(a) {
-		if !c.couldFit(req.Resources) {
+		if a.group == nil && !c.couldFit(req.Resources) {
 			c.fail(a, errf(CodeNoRoom, "no node of the cluster could ever hold %v", req.Resources))
-			return a
+			return
 		}
 		c.waiting = append(c.waiting, a)
 		c.expire(a, cmp.Or(req.RoomTimeout, req.Timeout, DefaultLaunchTimeout), func() *Error {
 			return errf(CodeNoRoom, "no node had room for %v in time", req.Resources)
 		})
-		return a
+		return
 	}
 	c.construct(a)
-	return a
 }
 
 // expire fails a launch after d unless it got further.
@@ -442,6 +478,9 @@ func (c *FakeCluster) construct(a *fakeAgent) {
 		LaunchID: a.req.LaunchID, ActorID: a.status.ActorID, ActorName: a.status.ActorName, RayNamespace: a.status.RayNamespace,
 		NodeID: a.status.NodeID, PID: a.status.PID, Warm: true,
 	}
+	if a.group != nil {
+		a.launched.GroupNodes = slices.Clone(a.group.nodes)
+	}
 	c.settle(a)
 }
 
@@ -469,10 +508,14 @@ func (c *FakeCluster) end(a *fakeAgent, reason string, told bool) {
 	if a.status.Entry == EntryRunning {
 		a.status.Entry = EntryNone
 	}
-	if n := c.nodes[a.status.NodeID]; n != nil && a.status.PID != 0 {
-		for k, v := range a.req.Resources {
-			n.used[k] -= v
+	switch n := c.nodes[a.status.NodeID]; {
+	case a.status.PID == 0:
+	case a.group != nil:
+		if a.group.free != nil {
+			a.group.free[a.bundle].add(a.seat, 1)
 		}
+	case n != nil:
+		n.used.add(a.req.Resources, -1)
 		c.tellOthers(a.owner)
 	}
 	if a.err == nil {
@@ -514,6 +557,9 @@ func (a *fakeAgent) name() string { return a.status.RayNamespace + "/" + a.statu
 
 // place finds a node: the preferred one, else the next that has room, going round.
 func (c *FakeCluster) place(a *fakeAgent) bool {
+	if a.group != nil {
+		return c.sit(a)
+	}
 	if n := c.nodes[a.req.NodeID]; n != nil && n.fits(a.req.Resources) {
 		c.put(a, n)
 		return true
@@ -530,12 +576,15 @@ func (c *FakeCluster) place(a *fakeAgent) bool {
 }
 
 func (c *FakeCluster) put(a *fakeAgent, n *fakeNode) {
-	for k, v := range a.req.Resources {
-		n.used[k] += v
-	}
+	n.used.add(a.req.Resources, 1)
 	c.tellOthers(a.owner)
+	a.status.NodeID = n.node.ID
+	c.start(a)
+}
+
+func (c *FakeCluster) start(a *fakeAgent) {
 	c.lastPID++
-	a.status.NodeID, a.status.PID, a.status.ActorID = n.node.ID, c.lastPID, fmt.Sprint("actor-", c.lastPID)
+	a.status.PID, a.status.ActorID = c.lastPID, fmt.Sprint("actor-", c.lastPID)
 }
 
 func (c *FakeCluster) placeWaiting() {
@@ -550,6 +599,11 @@ func (c *FakeCluster) placeWaiting() {
 		a.timer = nil
 		c.construct(a)
 		i = 0 // construct may have freed or taken room
+	}
+	for _, g := range slices.Clone(c.waitingGroups) {
+		if at := slices.Index(c.waitingGroups, g); at >= 0 && c.placeGroup(g) {
+			c.waitingGroups = slices.DeleteFunc(c.waitingGroups, func(w *fakeGroup) bool { return w == g })
+		}
 	}
 }
 
@@ -769,9 +823,14 @@ func (f *Fake) Nodes(ctx context.Context) ([]Node, error) {
 	}
 	if len(f.Cluster.bridges) > 1 {
 		for _, a := range f.Cluster.agents { // other deployments are foreign to us
-			if i := slices.Index(f.Cluster.order, a.status.NodeID); i >= 0 && a.owner != f.deployment && a.status.State != StateGone {
-				for k, v := range a.req.Resources {
-					list[i].Foreign[k] += v
+			if i := slices.Index(f.Cluster.order, a.status.NodeID); i >= 0 && a.owner != f.deployment && a.status.State != StateGone && a.group == nil {
+				list[i].Foreign.add(a.req.Resources, 1)
+			}
+		}
+		for _, g := range f.Cluster.groups {
+			for k, id := range g.nodes {
+				if g.owner != f.deployment {
+					list[slices.Index(f.Cluster.order, id)].Foreign.add(g.req.Bundles[k], 1)
 				}
 			}
 		}

@@ -25,6 +25,8 @@ type Subject struct {
 	Restart func(t *testing.T)
 	// EndWorker ends an agent's process behind the bridge's back.
 	EndWorker func(t *testing.T, a bridge.AgentStatus)
+	// LoseGroup removes a placement group behind the bridge's back.
+	LoseGroup func(t *testing.T, name string)
 	// StopWorker has an agent's process stop answering, without ending it.
 	StopWorker func(t *testing.T, a bridge.AgentStatus)
 }
@@ -113,6 +115,20 @@ var cases = []struct {
 	{"a launch under way survives a restart", (*scene).restartLaunching},
 	{"an actor with a name of its own in another Ray namespace is found again", (*scene).restartNamed},
 	{"a name that is taken", (*scene).nameTaken},
+	{"a placement group is made once, and listed", (*scene).groupMade},
+	{"a placement group without room times out and leaves nothing", (*scene).groupNoRoom},
+	{"a placement group that could never be is refused at once", (*scene).groupTooBig},
+	{"a placement group finds room when it comes", (*scene).groupRoomComes},
+	{"a group is reused when its agent was killed, and takes no room besides", (*scene).groupReused},
+	{"an agent for all bundles sits in the largest", (*scene).groupCut},
+	{"agents share a group", (*scene).groupShared},
+	{"a launch makes its group, or fails with it", (*scene).groupLaunch},
+	{"removing a group ends what sits in it, and its name is used", (*scene).groupRemoved},
+	{"a group that is removed while it is made", (*scene).groupRemovedEarly},
+	{"a group that is lost is told of, once", (*scene).groupLost},
+	{"a restarted sidecar finds its groups", (*scene).groupRestart},
+	{"deployments do not see each other's groups", (*scene).groupsApart},
+	{"a group that is none", (*scene).badGroups},
 	{"events from another session resync", (*scene).eventsResync},
 	{"events go on from where one was", (*scene).eventsContinue},
 	{"one cluster, one claim", (*scene).claims},

@@ -5,7 +5,9 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -61,4 +63,30 @@ func Real(t testing.TB, deployment string, options ...func(*bridge.ProcessConfig
 // Deployment makes up a name that no other test run uses.
 func Deployment(name string) string {
 	return fmt.Sprintf("%s-%d-%d", name, os.Getpid(), time.Now().UnixMilli())
+}
+
+// LoseGroup removes a placement group of a deployment on the Ray cluster that Need names, as another driver.
+func LoseGroup(t testing.TB, deployment, name string) {
+	t.Helper()
+	asDriver(t, deployment, "from ray.util.placement_group import *; remove_placement_group(get_placement_group(sys.argv[3]))", name)
+}
+
+// GroupsInRay gives the names of all placement groups that Ray itself has, whoever made them.
+func GroupsInRay(t testing.TB) []string {
+	t.Helper()
+	return strings.Fields(asDriver(t, "nobody", "from ray.util.placement_group import *; print(*(g['name'] for g in placement_group_table().values() if g['state'] != 'REMOVED'))"))
+}
+
+func asDriver(t testing.TB, deployment, code string, args ...string) string {
+	t.Helper()
+	ray, python := Need(t)
+	code = "import ray, sys; ray.init(sys.argv[1], namespace='schedulemesh-' + sys.argv[2], log_to_driver=False, configure_logging=False); " + code
+	cmd := exec.CommandContext(t.Context(), python, append([]string{"-c", code, ray, deployment}, args...)...)
+	var stderr strings.Builder
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("%v: %s", err, stderr.String())
+	}
+	return string(out)
 }

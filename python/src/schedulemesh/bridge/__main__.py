@@ -135,6 +135,7 @@ async def serve(args: argparse.Namespace, token: str) -> None:
         await web.TCPSite(runner, host.strip("[]"), int(port)).start()
     background = [
         asyncio.create_task(agents.nodes.watch()),
+        asyncio.create_task(agents.groups.watch()),
         asyncio.create_task(server.keep_claim()),
         asyncio.create_task(_end_with_ray(agents.nodes)),
     ]

@@ -7,10 +7,12 @@ from typing import Any
 
 import ray
 from ray import cloudpickle
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+from ray.util.placement_group import PlacementGroup
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
 from schedulemesh.bridge import pickled, worker
 from schedulemesh.bridge.errors import bad_request
+from schedulemesh.bridge.nodes import Resources, covers
 
 log = logging.getLogger(__name__)
 
@@ -126,10 +128,7 @@ def options_of(
         "lifetime": "detached",
         "max_restarts": 0,
         "max_task_retries": 0,
-        "num_cpus": resources.get("cpu", 0) / 1000,
-        "num_gpus": resources.get("gpu", 0) / 1000,
-        "memory": resources.get("memory", 0) * (1 << 20) or None,
-        "resources": {k: v / 1000 for k, v in resources.items() if k not in ("cpu", "gpu", "memory") and v},
+        **amounts(resources),
         **extra,
     }
     if any(asynchronous for _, asynchronous, _, _ in methods):
@@ -141,3 +140,34 @@ def options_of(
     if runtime_env:
         options["runtime_env"] = runtime_env
     return options
+
+
+def amounts(resources: Resources) -> dict[str, Any]:
+    """Resources in the server's units as Ray's options."""
+    return {
+        "num_cpus": resources.get("cpu", 0) / 1000,
+        "num_gpus": resources.get("gpu", 0) / 1000,
+        "memory": resources.get("memory", 0) * (1 << 20) or None,
+        "resources": {k: v / 1000 for k, v in resources.items() if k not in ("cpu", "gpu", "memory") and v},
+    }
+
+
+def cut(resources: Resources, bundles: list[Resources]) -> Resources:
+    """What an actor in a placement group asks of it: an actor is in one bundle only.
+
+    A request for more than any bundle has is for the sum of several: the actor sits in the largest, and
+    what it starts in the others.
+    """
+    if any(covers(bundle, resources) for bundle in bundles):
+        return resources
+    largest: Resources = max(
+        bundles, key=lambda bundle: sum(bundle.get(k, 0) * v for k, v in resources.items())
+    )
+    return {name: min(value, largest.get(name, 0)) for name, value in resources.items()}
+
+
+def into(group: PlacementGroup, bundle: int) -> PlacementGroupSchedulingStrategy:
+    """Ray's strategy for an actor in a bundle of a group (-1 is any), and all that it starts in the group."""
+    return PlacementGroupSchedulingStrategy(
+        group, placement_group_bundle_index=bundle, placement_group_capture_child_tasks=True
+    )

@@ -26,7 +26,8 @@ from ray import exceptions as ray_errors
 from schedulemesh.bridge import actors, spares
 from schedulemesh.bridge.errors import BridgeError, bad_request
 from schedulemesh.bridge.events import Events
-from schedulemesh.bridge.nodes import Nodes, Resources, add
+from schedulemesh.bridge.groups import Groups
+from schedulemesh.bridge.nodes import Nodes, Resources, add, covers
 from schedulemesh.bridge.store import Store
 
 log = logging.getLogger(__name__)
@@ -57,6 +58,8 @@ _KEPT = (
     "actor_name",
     "ray_namespace",
     "resources",
+    "group",
+    "bundle",
     "deadline",
     "room_deadline",
     "state",
@@ -104,6 +107,8 @@ class Record:
     actor_name: str = ""
     ray_namespace: str = ""
     resources: Resources = field(default_factory=dict)
+    group: str = ""  # the placement group it sits in
+    bundle: int = -1  # of the group; -1 is any
     deadline: float = 0.0  # epoch seconds
     room_deadline: float = 0.0
     state: str = LAUNCHING
@@ -171,6 +176,7 @@ class Agents:
         self._watchers = itertools.count()
         self._writes: dict[str, asyncio.Lock] = {}
         self._ended: list[str] = []
+        self.groups = Groups(store, events, self.nodes, self._used, self._off_loop)
 
     # Launch.
 
@@ -188,7 +194,7 @@ class Agents:
             except (TypeError, ValueError, AttributeError, KeyError) as error:
                 raise bad_request(f"the request cannot be read: {error}") from None
             self.records[launch_id] = record
-            self._start(self._launch(record, make))
+            self._start(self._launch(record, make, request.get("group")))
         await record.settled.wait()
         if record.error is not None:
             raise BridgeError(**record.error)
@@ -215,18 +221,14 @@ class Agents:
             actor_name=name,
             ray_namespace=namespace,
             resources={k: int(v) for k, v in (request.get("resources") or {}).items() if v},
+            group=(request.get("group") or {}).get("name", ""),
             deadline=now + timeout,
             room_deadline=now + min(room_timeout, timeout),
         )
         methods = actors.methods_of(request.get("methods"))
+        runtime_env = request.get("runtime_env") or None
         options = actors.options_of(
-            name,
-            namespace,
-            record.resources,
-            request.get("node_id") or "",
-            request.get("runtime_env") or None,
-            extra,
-            methods,
+            name, namespace, record.resources, request.get("node_id") or "", runtime_env, extra, methods
         )
         class_path = request.get("class_path") or ""
         module, colon, qualified = class_path.partition(":")
@@ -246,19 +248,28 @@ class Agents:
             "saved_state": request.get("saved_state"),
         }
 
-        record.spare_key = spares.key_of(request.get("runtime_env"))
+        record.spare_key = spares.key_of(runtime_env)
 
         def make() -> Any:
+            if record.group:
+                wanted = actors.cut(record.resources, self.groups.bundles(record.group))
+                options.update(actors.amounts(wanted))
+                options["scheduling_strategy"] = actors.into(self.groups.handle(record.group), record.bundle)
             self._store.put(record.launch_id, record.kept())
             return actors.agent_class(methods).options(**options).remote(spec)
 
         return record, make
 
-    async def _launch(self, record: Record, make: Callable[[], Any]) -> None:
-        began, asked = time.perf_counter(), time.time()
+    async def _launch(
+        self, record: Record, make: Callable[[], Any], group: dict[str, Any] | None = None
+    ) -> None:
         self.nodes.begin()
         try:
-            self.nodes.check_fits(record.resources)
+            if group is not None:
+                await self._sit(record, group)
+            elif not record.group:
+                self.nodes.check_fits(record.resources)
+            began, asked = time.perf_counter(), time.time()
             try:
                 record.handle = await self._off_loop(make)
             except ray_errors.ActorAlreadyExistsError:
@@ -278,6 +289,8 @@ class Agents:
             created = time.perf_counter()
             answer = await self._until_ready(record)
             ready = time.perf_counter()
+            if record.group and not self.groups.stands(record.group):
+                raise BridgeError("group_lost", f"placement group {record.group} went while it launched")
             warm = 0 < answer["process_started"] < asked
             record.launched = {
                 "launch_id": record.launch_id,
@@ -287,6 +300,7 @@ class Agents:
                 "node_id": record.node_id,
                 "pid": record.pid,
                 "warm": warm,
+                "group_nodes": self.groups.nodes(record.group),
                 "timings": {
                     "create_ms": _ms(created - began),
                     "place_ms": _ms(max(0.0, answer["began"] - asked - (created - began))),
@@ -307,6 +321,27 @@ class Agents:
             await self._give_up(record, BridgeError("internal", f"{type(error).__name__}: {error}"))
         finally:
             self.nodes.end()
+
+    async def _sit(self, record: Record, group: dict[str, Any]) -> None:
+        """Have a placement group made for a launch, and choose a bundle of it."""
+        began = time.time()
+        making = asyncio.ensure_future(self.groups.ensure(**group))
+        killed = asyncio.ensure_future(record.kill_asked.wait())
+        try:
+            await asyncio.wait({making, killed}, return_when=asyncio.FIRST_COMPLETED)
+            if killed.done():
+                raise _killed(record)
+            making.result()
+        finally:
+            making.cancel()
+            killed.cancel()
+        waited = time.time() - began
+        record.deadline, record.room_deadline = record.deadline + waited, record.room_deadline + waited
+        left = [dict(bundle) for bundle in self.groups.bundles(record.group)]
+        for other in self.records.values():
+            if other.group == record.group and other.bundle >= 0 and other.state != GONE:
+                add(left[other.bundle], {name: -value for name, value in other.resources.items()})
+        record.bundle = next((i for i, room in enumerate(left) if covers(room, record.resources)), -1)
 
     async def _until_ready(self, record: Record) -> dict[str, Any]:
         """Wait until an actor is made and say what it answered."""
@@ -386,6 +421,19 @@ class Agents:
 
     async def _give_up(self, record: Record, error: BridgeError) -> None:
         """End a launch that failed; its answer comes when nothing of it is left."""
+        if (
+            record.group
+            and error.code in ("agent_died", "no_room", "internal")
+            and not record.kill_asked.is_set()
+        ):
+            with contextlib.suppress(Exception):
+                await self.groups.all()
+            if not self.groups.stands(record.group):
+                error = BridgeError(
+                    "group_lost",
+                    f"placement group {record.group} went while it launched",
+                    detail=error.message,
+                )
         record.reason = f"{error.code}: {error.message}"
         if record.handle is not None and record.certain:
             while not await self._remove(record, time.monotonic() + 10):
@@ -575,13 +623,9 @@ class Agents:
             if not process_gone and await self._process_is_gone(record):
                 process_gone = time.monotonic()
             if process_gone:
-                if not record.node_id:
+                if not record.node_id or record.group:  # what it sits in keeps the node's room
                     return True
-                used: Resources = {}
-                for other in self.records.values():
-                    # One that is on no node yet may have come to this one already.
-                    if other.state != GONE and other is not record and other.node_id in ("", record.node_id):
-                        add(used, other.resources)
+                used = self._used(record.node_id, record)
                 if await self.nodes.room_is_back(record.node_id, used, record.resources):
                     return True
                 if time.monotonic() - process_gone > ROOM_PATIENCE:
@@ -629,15 +673,29 @@ class Agents:
         return BridgeError("agent_died", f"agent {record.launch_id} has ended: {record.reason}")
 
     def _placed(self) -> Iterator[tuple[str, Resources]]:
-        """Where agents hold resources."""
+        """Where agents and placement groups hold resources; an agent in a group holds none besides it."""
         for record in self.records.values():
-            if record.state != GONE and record.node_id:
+            if record.state != GONE and record.node_id and not record.group:
                 yield record.node_id, record.resources
+        yield from self.groups.placed()
+
+    def _used(self, node_id: str, but: Record | None = None) -> Resources:
+        """What is ours on a node. What is on no node yet may have come to this one already."""
+        used: Resources = {}
+        for other in self.records.values():
+            if other.state == GONE or other is but or other.group:
+                continue
+            if other.node_id in ("", node_id):
+                add(used, other.resources)
+        for bundle in self.groups.on(node_id):
+            add(used, bundle)
+        return used
 
     # After a restart.
 
     async def recover(self) -> None:
-        """Find every agent that an earlier sidecar left."""
+        """Find every agent and placement group that an earlier sidecar left."""
+        await self.groups.recover()
         kept = await self._off_loop(self._store.all)
         await asyncio.gather(*(self._recover(entry) for entry in kept))
         self._ended.sort(key=lambda launch_id: self.records[launch_id].ended_at)

@@ -58,6 +58,11 @@ def add(total: Resources, more: Resources) -> None:
         total[name] = total.get(name, 0) + value
 
 
+def covers(room: Resources, wanted: Resources) -> bool:
+    """Whether ``wanted`` fits into ``room``."""
+    return all(room.get(name, 0) >= value for name, value in wanted.items())
+
+
 @dataclass
 class Node:
     """One node and what is known of it."""
@@ -90,7 +95,8 @@ class Nodes:
 
     Args:
         events: told of changes.
-        ours: gives ``(node id, resources)`` of each of this deployment's agents that is placed.
+        ours: gives ``(node id, resources)`` of what is placed of this deployment: agents and
+            placement groups.
     """
 
     def __init__(self, events: Events, ours: Any) -> None:
@@ -123,7 +129,7 @@ class Nodes:
             BridgeError: ``no_room``.
         """
         alive = [node for node in self.nodes.values() if node.alive]
-        if any(all(node.total.get(k, 0) >= v for k, v in wanted.items()) for node in alive):
+        if any(covers(node.total, wanted) for node in alive):
             return
         largest: Resources = {}
         for node in alive:

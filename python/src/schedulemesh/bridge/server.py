@@ -20,6 +20,7 @@ from schedulemesh.bridge.caller import Caller
 from schedulemesh.bridge.calls import KINDS
 from schedulemesh.bridge.errors import BridgeError, bad_request
 from schedulemesh.bridge.events import Events
+from schedulemesh.bridge.groups import DEFAULT_TIMEOUT, check
 from schedulemesh.bridge.store import CLAIM_RENEW, Store, read_claim
 
 log = logging.getLogger(__name__)
@@ -75,6 +76,9 @@ class Server:
                 web.post("/v1/ping", self.ping),
                 web.post("/v1/call", self.call),
                 web.post("/v1/kill", self.kill),
+                web.post("/v1/ensure_group", self.ensure_group),
+                web.post("/v1/remove_group", self.remove_group),
+                web.get("/v1/groups", self.groups),
                 web.get("/v1/agents", self.list),
                 web.get("/v1/nodes", self.nodes),
                 web.get("/v1/events", self.events),
@@ -159,9 +163,9 @@ class Server:
         ):
             if body.get(name) is not None and not isinstance(body[name], kind):
                 raise bad_request(f"{name} is a {type(body[name]).__name__}, it must be a {kind.__name__}")
-        for name, amount in (body.get("resources") or {}).items():
-            if isinstance(amount, bool) or not isinstance(amount, int) or amount < 0:
-                raise bad_request(f"resource {name!r} is {amount!r}, it must be a whole number, not negative")
+        _amounts(body.get("resources") or {})
+        if body.get("group") is not None:
+            body["group"] = _group(body["group"])
         body["timeout"] = _seconds(body, "timeout", 0.0)
         body["room_timeout"] = _seconds(body, "room_timeout", 0.0)
         return _json(await self._agents.launch(body))
@@ -217,6 +221,17 @@ class Server:
         body = await _body(request)
         await self._agents.kill(_text(body, "launch_id"), _seconds(body, "timeout", 10.0))
         return _json({})
+
+    async def ensure_group(self, request: web.Request) -> web.Response:
+        return _json(await self._agents.groups.ensure(**_group(await _body(request))))
+
+    async def remove_group(self, request: web.Request) -> web.Response:
+        body = await _body(request)
+        await self._agents.groups.remove(_text(body, "name"), _seconds(body, "timeout", 10.0))
+        return _json({})
+
+    async def groups(self, _: web.Request) -> web.Response:
+        return _json(await self._agents.groups.all())
 
     async def list(self, _: web.Request) -> web.Response:
         return _json([record.as_json() for record in self._agents.records.values() if record.actor_name])
@@ -298,6 +313,28 @@ async def _body(request: web.Request) -> dict[str, Any]:
     if not isinstance(body, dict):
         raise bad_request("the body must be a JSON object")
     return body
+
+
+def _amounts(resources: Any) -> None:
+    if not isinstance(resources, dict):
+        raise bad_request(f"resources are {resources!r}, they must be an object")
+    for name, amount in resources.items():
+        if isinstance(amount, bool) or not isinstance(amount, int) or amount < 0:
+            raise bad_request(f"resource {name!r} is {amount!r}, it must be a whole number, not negative")
+
+
+def _group(body: Any) -> dict[str, Any]:
+    """What a placement group is made with."""
+    if not isinstance(body, dict):
+        raise bad_request(f"group is a {type(body).__name__}, it must be a dict")
+    bundles = body.get("bundles")
+    if not isinstance(bundles, list):
+        raise bad_request(f"bundles are a {type(bundles).__name__}, they must be a list")
+    for bundle in bundles:
+        _amounts(bundle)
+    group = {name: _text(body, name) for name in ("name", "strategy", "node_id")}
+    check(group["name"], bundles, group["strategy"])
+    return {**group, "bundles": bundles, "timeout": _seconds(body, "timeout", DEFAULT_TIMEOUT)}
 
 
 def _parse(raw: bytes) -> Any:
