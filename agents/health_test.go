@@ -168,7 +168,7 @@ func TestAgentsThatDoNotAnswerAreToldOfAndMadeAgain(t *testing.T) {
 		}
 		r.verified()
 		for _, name := range []string{"worker", "fine", stuck.AgentName} {
-			r.must(r.DeleteAgent(t.Context(), "default", name, true, "test"))
+			r.must(r.DeleteAgent(t.Context(), "default", name, true, false, "test"))
 		}
 		r.clean("a")
 	})
@@ -213,7 +213,7 @@ func TestAgentsThatDiedAndNobodyReplacedAreMadeAgain(t *testing.T) {
 			r.agentBecomes(name, ledger.Failed)
 		}
 		r.waiting("replaced", "a", classes+"Counter")
-		r.must(r.DeleteAgent(t.Context(), "default", "deleted", false, "test"))
+		r.must(r.DeleteAgent(t.Context(), "default", "deleted", false, false, "test"))
 		r.agentBecomes("deleted", ledger.Cancelled)
 
 		h := r.health(s, 5*time.Second, false)
@@ -233,7 +233,7 @@ func TestAgentsThatDiedAndNobodyReplacedAreMadeAgain(t *testing.T) {
 		}
 		r.verified()
 		for _, name := range []string{"worker", "replaced", dies.AgentName} {
-			r.must(r.DeleteAgent(t.Context(), "default", name, true, "test"))
+			r.must(r.DeleteAgent(t.Context(), "default", name, true, false, "test"))
 		}
 		r.clean("a")
 	})
@@ -251,13 +251,13 @@ func TestADeadAgentWithoutRoomIsToldOfUntilThereIsRoom(t *testing.T) {
 	if len(h.Recreated) != 0 || h.Unhealthy[0].Code != "insufficient_resources" || !strings.Contains(h.Unhealthy[0].Reason, "could not be made again") {
 		t.Errorf("%+v", h)
 	}
-	r.must(r.DeleteAgent(t.Context(), "default", "other", false, "test"))
+	r.must(r.DeleteAgent(t.Context(), "default", "other", false, false, "test"))
 	r.agentBecomes("other", ledger.Cancelled)
 	if h := r.health(s, time.Second, true); !slices.Equal(h.Recreated, []string{"worker"}) {
 		t.Errorf("%+v", h)
 	}
 	r.agentBecomes("worker", ledger.Running)
-	r.must(r.DeleteAgent(t.Context(), "default", "worker", false, "test"))
+	r.must(r.DeleteAgent(t.Context(), "default", "worker", false, false, "test"))
 	r.clean("a")
 }
 
@@ -279,7 +279,7 @@ func TestWhatIsCancelledWhileItsAgentIsRemovedDoesNotComeBack(t *testing.T) {
 	}
 	_, err := r.Cancel(t.Context(), "default", "t", "test")
 	r.must(err)
-	r.must(r.DeleteAgent(t.Context(), "default", "worker", false, "test"))
+	r.must(r.DeleteAgent(t.Context(), "default", "worker", false, false, "test"))
 	close(hold)
 	r.becomes("t", ledger.Cancelled)
 	r.agentBecomes("worker", ledger.Cancelled)
@@ -332,7 +332,7 @@ func TestWithTheSidecarAwayNothingIsRemoved(t *testing.T) {
 		if a := r.agentBecomes(g(i), ledger.Running); a.Code != "" {
 			t.Errorf("%+v", a)
 		}
-		r.must(r.DeleteAgent(t.Context(), "default", g(i), false, "test"))
+		r.must(r.DeleteAgent(t.Context(), "default", g(i), false, false, "test"))
 	}
 	r.clean("a")
 }
@@ -362,7 +362,7 @@ func TestManySilentAgentsAreAskedTogether(t *testing.T) {
 		t.Errorf("%d pings of a second took %s", n, d)
 	}
 	for i := range n {
-		r.must(r.DeleteAgent(t.Context(), "default", g(i), false, "test"))
+		r.must(r.DeleteAgent(t.Context(), "default", g(i), false, false, "test"))
 	}
 	r.clean("a")
 }
