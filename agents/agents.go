@@ -195,6 +195,10 @@ func (p *Pool) Enqueue(jobs []ledger.Job) {
 				p.take(j)
 			case ledger.JobStop:
 				p.stop(j)
+			case ledger.JobMakeGroup:
+				p.makeGroup(j)
+			case ledger.JobDropGroup:
+				p.dropGroup(j)
 			}
 		})
 	}
@@ -281,7 +285,7 @@ func (p *Pool) report(what string, f func() error) error {
 	for {
 		err := f()
 		switch {
-		case err == nil, errors.Is(err, ledger.ErrWrongState), errors.Is(err, ledger.ErrUnknownTask), p.ctx.Err() != nil, errors.Is(err, ledger.ErrClosed):
+		case err == nil, errors.Is(err, ledger.ErrWrongState), errors.Is(err, ledger.ErrUnknownTask), errors.Is(err, ledger.ErrUnknownGroup), p.ctx.Err() != nil, errors.Is(err, ledger.ErrClosed):
 			return err
 		}
 		p.log.Warn("the ledger did not take a report; trying again", "report", what, "error", err)

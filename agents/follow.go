@@ -84,6 +84,8 @@ func (p *Pool) hear(e bridge.Event) {
 		p.complain("reconciling", p.reconcile())
 	case bridge.EventNodesChanged:
 		p.complain("reading nodes", p.readNodes())
+	case bridge.EventGroupLost:
+		p.groupLost(e.Name, e.Reason)
 	case bridge.EventAgentMetrics:
 		h, ok, err := p.l.ByLaunch(p.ctx, e.LaunchID)
 		if err == nil && ok && p.o.Figures != nil {
@@ -128,8 +130,11 @@ func (p *Pool) outcome(h ledger.Holding, o *bridge.Outcome, failed bool) {
 	_ = p.report("entry done", func() error { return p.l.EntryDone(p.ctx, h.UID, h.Attempt, failed, o.Error, o.Result, o.Cancelled) })
 }
 
-// reconcile compares Ray's list of our agents with the ledger's, both ways.
+// reconcile compares Ray's lists of our placement groups and agents with the ledger's, both ways.
 func (p *Pool) reconcile() error {
+	if err := p.reconcileGroups(); err != nil {
+		return err
+	}
 	// What ran before the list was made must be on it; what is on it must be live
 	// after it was made. Launches in between are neither.
 	before, err := p.l.Holdings(p.ctx, p.o.Cluster)

@@ -61,6 +61,9 @@ func (p *Pool) launch(j ledger.Job) {
 			p.complain("removing a failed launch", e)
 		}
 		code, message := explain(err)
+		if j.Group != nil && errors.Is(err, bridge.ErrGroupLost) {
+			p.groupLost(j.Group.Name, message) // first: nobody is to be put there any more
+		}
 		p.fail(j, code, message)
 		return
 	}
@@ -90,7 +93,7 @@ func (p *Pool) started(j ledger.Job, spec *ledger.Spec, s bridge.Launched, began
 	took := time.Since(began)
 	err := p.report("started", func() error {
 		return p.l.Started(p.ctx, j.UID, j.Attempt, ledger.Started{ActorName: s.ActorName, RayNS: s.RayNamespace, ActorID: s.ActorID,
-			Node: sched.NodeID(s.NodeID), PID: s.PID, Warm: s.Warm, Launch: took})
+			Node: sched.NodeID(s.NodeID), PID: s.PID, Warm: s.Warm, Launch: took, Group: s.GroupNodes})
 	})
 	if err != nil {
 		return // somebody stopped or took it meanwhile, and removes the agent
@@ -124,6 +127,10 @@ func launchRequest(j ledger.Job, spec *ledger.Spec, saved json.RawMessage) (brid
 	r := bridge.LaunchRequest{LaunchID: j.LaunchID, AgentName: j.AgentName, TaskID: j.TaskID, Pool: j.Pool, Attempt: j.Attempt,
 		ClassPath: spec.ActorClass, Args: spec.Args, Kwargs: spec.Kwargs, Labels: withPool(j.Labels, j.Pool), Resources: wireResources(j.Request),
 		NodeID: string(j.Node), RuntimeEnv: spec.RuntimeEnv, SavedState: saved, Timeout: j.Timeout}
+	if j.Group != nil {
+		g := groupRequest(j.Group)
+		r.Group = &g
+	}
 	if spec.Pickled != nil {
 		r.ClassPath, r.Pickled = "", base64.StdEncoding.EncodeToString(spec.Pickled)
 	}

@@ -15,6 +15,9 @@ type Metrics struct {
 	failures  *prometheus.CounterVec
 	up        prometheus.Gauge
 	nodeCount prometheus.Gauge
+	groups    prometheus.Histogram
+	groupsBad *prometheus.CounterVec
+	groupsOut prometheus.Counter
 }
 
 // NewMetrics registers the pool's metrics; nil means none.
@@ -31,8 +34,12 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		failures:  prometheus.NewCounterVec(prometheus.CounterOpts{Name: "schedulemesh_agent_launch_failures_total", Help: "Launches that failed, by code."}, []string{"code"}),
 		up:        prometheus.NewGauge(prometheus.GaugeOpts{Name: "schedulemesh_bridge_up", Help: "1 while the sidecar of the local cluster answers."}),
 		nodeCount: prometheus.NewGauge(prometheus.GaugeOpts{Name: "schedulemesh_cluster_nodes", Help: "Live nodes of the local cluster."}),
+		groups: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "schedulemesh_placement_group_make_seconds", Help: "Time to make a placement group for which no launch waited.",
+			Buckets: prometheus.ExponentialBuckets(0.002, 2, 15)}),
+		groupsBad: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "schedulemesh_placement_group_make_failures_total", Help: "Placement groups that could not be made, by code."}, []string{"code"}),
+		groupsOut: prometheus.NewCounter(prometheus.CounterOpts{Name: "schedulemesh_placement_groups_lost_total", Help: "Placement groups that were gone though nobody had removed them."}),
 	}
-	reg.MustRegister(m.schedule, m.execution, m.launch, m.failures, m.up, m.nodeCount)
+	reg.MustRegister(m.schedule, m.execution, m.launch, m.failures, m.up, m.nodeCount, m.groups, m.groupsBad, m.groupsOut)
 	return m
 }
 
@@ -75,5 +82,23 @@ func (m *Metrics) bridgeUp(up bool) {
 func (m *Metrics) nodes(n int) {
 	if m != nil {
 		m.nodeCount.Set(float64(n))
+	}
+}
+
+func (m *Metrics) groupMade(took time.Duration) {
+	if m != nil {
+		m.groups.Observe(took.Seconds())
+	}
+}
+
+func (m *Metrics) groupFailed(code string) {
+	if m != nil {
+		m.groupsBad.WithLabelValues(code).Inc()
+	}
+}
+
+func (m *Metrics) groupLost() {
+	if m != nil {
+		m.groupsOut.Inc()
 	}
 }

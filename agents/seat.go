@@ -221,3 +221,17 @@ func (f fenced) Kill(ctx context.Context, launchID string, timeout time.Duration
 	}
 	return f.Bridge.Kill(ctx, launchID, timeout)
 }
+
+func (f fenced) EnsureGroup(ctx context.Context, r bridge.GroupRequest) (bridge.Group, error) {
+	if err := f.mayAct(ctx); err != nil {
+		return bridge.Group{}, err
+	}
+	return f.Bridge.EnsureGroup(ctx, r)
+}
+
+func (f fenced) RemoveGroup(ctx context.Context, name string, timeout time.Duration) error {
+	if err := f.mayAct(ctx); err != nil {
+		return err
+	}
+	return f.Bridge.RemoveGroup(ctx, name, timeout)
+}

@@ -33,7 +33,12 @@ func TestAFencedBridgeWaitsBeforeItActs(t *testing.T) {
 			_, err := b.Call(ctx, bridge.CallRequest{Pickled: []byte("x"), Kind: bridge.CallRestorer, Argument: []byte(`{}`)})
 			return err
 		},
-		"kill": func(ctx context.Context) error { return b.Kill(ctx, "l.1", time.Second) },
+		"ensure": func(ctx context.Context) error {
+			_, err := b.EnsureGroup(ctx, bridge.GroupRequest{Name: "g.1", Bundles: []bridge.Resources{{"cpu": 1000}}})
+			return err
+		},
+		"remove": func(ctx context.Context) error { return b.RemoveGroup(ctx, "g.1", time.Second) },
+		"kill":   func(ctx context.Context) error { return b.Kill(ctx, "l.1", time.Second) },
 	} {
 		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 		if err := act(ctx); !errors.Is(err, errFenced) {

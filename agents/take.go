@@ -21,9 +21,14 @@ func (p *Pool) stop(j ledger.Job) {
 
 // kill asks until the agent was seen gone; only the end of the server stops it.
 func (p *Pool) kill(launchID string) bool {
+	return p.insist("an agent", launchID, func() error { return p.b.Kill(p.ctx, launchID, killTimeout) })
+}
+
+// insist repeats the removal of something until it was seen gone.
+func (p *Pool) insist(what, name string, remove func() error) bool {
 	wait := 50 * time.Millisecond
 	for {
-		err := p.b.Kill(p.ctx, launchID, killTimeout)
+		err := remove()
 		if err == nil {
 			return true
 		}
@@ -31,7 +36,7 @@ func (p *Pool) kill(launchID string) bool {
 			return false
 		}
 		if bridge.CodeOf(err) != bridge.CodeUnavailable {
-			p.log.Warn("an agent was not seen gone; trying again", "launch", launchID, "error", err)
+			p.log.Warn(what+" was not seen gone; trying again", "name", name, "error", err)
 		}
 		if !p.sleep(wait) {
 			return false
