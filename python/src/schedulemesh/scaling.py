@@ -108,4 +108,4 @@ def _less(name: str, amount: float, factor: float) -> float:
     if factor >= 1 or amount <= 0:
         return amount
     step = 1.0 if name == "memory" else STEP
-    return max(step, math.floor(amount * factor / step) * step)
+    return max(step, round(math.floor(amount * factor / step) * step, 6))
