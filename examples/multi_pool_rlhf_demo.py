@@ -15,7 +15,7 @@ from story import Story
 
 from schedulemesh.simple import SimpleScheduler
 
-SIZE = {"cpu": 1.0, "memory": 512.0}
+SIZE = {"cpu": 0.25, "memory": 256.0}  # small enough for any laptop
 
 
 def main() -> None:
@@ -24,7 +24,7 @@ def main() -> None:
         story.begin(scheduler)
         groups = {"enable": True, "high_priority_pg_specs": [SIZE], "max_dynamic_pgs": 1}
         scheduler.ensure_pool("serving", resources=SIZE, pg_pool_config=groups)
-        scheduler.ensure_pool("research", resources={"cpu": 2, "memory": 1024}, pg_pool_config=groups)
+        scheduler.ensure_pool("research", resources={"cpu": 0.5, "memory": 512}, pg_pool_config=groups)
         scheduler.ensure_pool("training", resources=SIZE)
         scheduler.configure_preemption(
             cross_pool_priority_threshold=5.0, protected_pools=["serving"], enable_cross_pool_preemption=True
