@@ -249,6 +249,8 @@ def run(*command: str) -> subprocess.CompletedProcess[str]:
         ["preemption_file_state.py"],
         ["preemption_demo.py"],
         ["priority_scheduling_demo.py"],
+        ["pg_pool_rlhf_full_demo.py", "--sentences", "400", "--steps", "60"],
+        ["multi_pool_rlhf_demo.py"],
     ],
     ids=lambda command: command[0],
 )
