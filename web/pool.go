@@ -114,4 +114,5 @@ type PoolPage struct {
 	Created     time.Time
 	Settings    PoolForm // what the edit form starts from
 	Notes       []Note
+	Groups      Groups
 }

@@ -69,6 +69,8 @@ type Task struct {
 	Entry          string // the method called after every launch; "" for none
 	AgentName      string
 	ActorName      string
+	GroupTier      string // of the placement group that its agent sits in, "" for none
+	GroupName      string
 	PID            int
 	Submitted      time.Time
 	Started        time.Time

@@ -455,6 +455,27 @@ func TestAPoolIsCreatedEditedAndDeleted(t *testing.T) {
 	has(t, b.post("/pools/night%2Fshift/delete", url.Values{}), "The pool night/shift is deleted.")
 }
 
+func TestAPoolsPageShowsItsPlacementGroups(t *testing.T) {
+	w := demo.Busy(demo.Now)
+	b := open(t, w)
+	html := b.get("/pools/research-shared", 200)
+	has(t, html, `<h2 id="h-groups">Placement groups</h2>`, "7 · 1 task in line for one · 31 made · 118 × reused · 24 removed", "Its groups reserve 16 gpu", "in 9 gpu",
+		"occupied, then removed", "4 bundles, SPREAD", "gpu-02 and 3 more", "A reserved placement group could not be made.", "It needs 16 gpu · 128 cpu · 1 TiB on one machine.", `href="/tasks/rollout-113"`, `href="/agents?q=warm-spare-1"`)
+	if at := strings.Index(html, `<div id="pool"`); at < 0 || strings.Index(html, "h-groups") < at {
+		t.Error("the panel is not part of what is drawn again when something changes")
+	}
+	has(t, b.get("/tasks/reward-07", 200), "<dt>Placement group</dt>", `href="/pools/research-shared#h-groups"`, "goes into a reserved placement group that is there")
+	for _, path := range []string{"/pools/edge", "/tasks/llama-7b-rlhf"} {
+		if html := b.get(path, 200); strings.Contains(html, "h-groups") || strings.Contains(html, "<dt>Placement group</dt>") {
+			t.Errorf("%s shows placement groups that are not there", path)
+		}
+	}
+	w.Refuse = &pages.Refusal{ErrorCode: "invalid", Message: "It cannot be done.", ByField: map[string]string{"pg_pool_config": "max_dynamic_pgs is 5000: must be 0 to 1000."}}
+	typed := `{"enable": true, "max_dynamic_pgs": 5000}`
+	html = b.read(b.do(http.MethodPost, "/pools/research-shared/edit", url.Values{"gpu": {"4"}, "pg_pool_config": {typed}}), 422)
+	has(t, html, "max_dynamic_pgs is 5000: must be 0 to 1000.", "&#34;max_dynamic_pgs&#34;: 5000")
+}
+
 // policyForm is the editor as a browser would post it.
 func policyForm(d web.PolicyDoc, base string) url.Values {
 	v := url.Values{"base": {base}, "format": {"form"}}

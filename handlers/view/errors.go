@@ -13,6 +13,7 @@ import (
 type refusal struct {
 	pages.Refusal
 	cause error
+	plain map[string]string // ByField, before they were made sentences
 }
 
 func (r *refusal) Unwrap() error { return r.cause }
@@ -29,7 +30,7 @@ func (v *View) refused(ctx context.Context, err error) error {
 	}
 	r := &refusal{Refusal: pages.Refusal{ErrorCode: e.Code, Message: sentence(e.Message)}, cause: err}
 	if len(e.Fields) > 0 {
-		r.ByField = map[string]string{}
+		r.ByField, r.plain = map[string]string{}, e.Fields
 		for field, message := range e.Fields {
 			r.ByField[field] = sentence(message)
 		}
@@ -59,6 +60,9 @@ func (v *View) onForm(ctx context.Context, err error, byCode map[string]string, 
 		switch {
 		case known[strings.ReplaceAll(field, ".", "_")]: // entry.args is typed into entry_args
 			out[strings.ReplaceAll(field, ".", "_")] = message
+		case name == "pg_pool_config": // one text has all of it, so the message says where
+			_, rest, _ := strings.Cut(field, ".")
+			out[name] = sentence(strings.TrimSpace(rest + " " + r.plain[field]))
 		case known[name]:
 			out[name] = message
 		default:

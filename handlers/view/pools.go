@@ -119,6 +119,9 @@ func (v *View) Pool(ctx context.Context, ns, name string, behind int) (web.PoolP
 		return out, v.refused(ctx, err)
 	}
 	out.Loans = joined(loans)
+	if out.Groups, err = v.groups(ctx, ns, p); err != nil {
+		return out, err
+	}
 	_, out.Agents, err = v.l.FindAgents(ctx, ns, ledger.AgentFilter{Pool: name, Limit: 1})
 	if idle := out.Agents - len(holding); err == nil && p.Running < out.Agents && idle > 0 {
 		out.Notes = append(out.Notes, web.Note{Kind: "info", Title: web.Say(web.Count(out.Agents-p.Running, "agent") + " without a task hold quota here."),

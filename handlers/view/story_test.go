@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -87,6 +88,12 @@ func (w *world) act(j ledger.Job) {
 	case ledger.JobLaunch:
 		w.pass(4 * w.slow)
 		w.must(w.Started(ctx, j.UID, j.Attempt, ledger.Started{ActorName: j.LaunchID, ActorID: "a", Node: "4f1c9a27e5b8d3064f1c9a27e5b8d3064f1c9a27e5b8d3064f1c9a27", PID: 41873, Warm: true, Launch: 3 * w.slow}))
+	case ledger.JobMakeGroup:
+		w.pass(w.slow)
+		w.must(w.GroupMade(ctx, j.UID, j.Attempt, slices.Repeat([]string{"node-1"}, len(j.Group.Bundles))))
+	case ledger.JobDropGroup:
+		w.pass(w.slow)
+		w.must(w.GroupGone(ctx, j.UID, j.Attempt))
 	case ledger.JobStop:
 		w.pass(w.slow)
 		w.must(w.Gone(ctx, j.UID, j.Attempt))

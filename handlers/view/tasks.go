@@ -160,6 +160,9 @@ func (v *View) Task(ctx context.Context, ns, id string) (web.Task, error) {
 	if e := t.Spec.Entry; e != nil {
 		out.Entry = e.Method
 	}
+	if s := t.Seat; s != nil {
+		out.GroupTier, out.GroupName = s.Tier, s.Group
+	}
 	for _, id := range t.Earlier {
 		out.Earlier = append(out.Earlier, uid(id))
 	}
@@ -464,6 +467,7 @@ func spec(t ledger.TaskReport) string {
 		QueueTimeout      float64            `json:"queue_timeout,omitempty"`
 		RetryBackoff      float64            `json:"retry_backoff,omitempty"`
 		UsePlacementGroup bool               `json:"use_placement_group,omitempty"`
+		PreemptForQuota   *bool              `json:"preempt_for_quota,omitempty"`
 		RuntimeEnv        json.RawMessage    `json:"runtime_env,omitempty"`
 		RayOptions        json.RawMessage    `json:"ray_options,omitempty"`
 		Payload           json.RawMessage    `json:"payload,omitempty"`
@@ -472,6 +476,9 @@ func spec(t ledger.TaskReport) string {
 		Resources: t.Request.Units(), Priority: t.Priority, Labels: t.Labels, AgentName: t.AgentName,
 		EstimatedDuration: t.Estimate.Seconds(), MaxRuntime: t.MaxRuntime.Seconds(), RuntimeEnv: t.Spec.RuntimeEnv, RayOptions: t.Spec.RayOptions,
 		Payload: t.Spec.Payload, UsePlacementGroup: t.Spec.UsePlacementGroup,
+	}
+	if t.Spec.UsePlacementGroup && t.Spec.KeepQuota {
+		doc.PreemptForQuota = new(bool)
 	}
 	if t.Kind == ledger.KindTask {
 		doc.OnInsufficient, doc.OnPreempted, doc.OnFailure, doc.MaxAttempts = t.OnInsufficient, t.OnPreempted, t.OnFailure, t.MaxAttempts

@@ -51,6 +51,10 @@ func step(e ledger.Event, t ledger.TaskReport) web.Step {
 		s.Detail = web.Say(plain(afterColon(e.Message)))
 	case string(ledger.Reserved):
 		s.Title = append(s.Title, web.Text(" "+resources(t.Request).String()+" in "), web.PoolRef(e.Pool))
+		s.Detail = web.Say(seat(e.Detail))
+		if s.Detail != nil && len(t.Handovers) > 0 {
+			s.Detail = append(s.Detail, web.Text(" · "))
+		}
 		for _, h := range t.Handovers {
 			if h.PreemptorUID == t.UID && h.PreemptorAttempt == e.Attempt && h.DecidedAt.Equal(e.At) {
 				s.Detail = append(s.Detail, web.TaskRef(h.VictimTask), web.Text(" makes way for it · "), web.Part{Text: "why", Preemption: number(h.ID)}, web.Text(" "))
@@ -118,6 +122,9 @@ func step(e ledger.Event, t ledger.TaskReport) web.Step {
 		if r := afterColon(e.Message); r != "by "+e.Actor {
 			s.Detail = web.Say(r)
 		}
+	case "pg.lost":
+		s.Tone, s.Title = "bad", web.Line{web.Strong("Placement group lost")}
+		s.Detail = web.Say(afterColon(e.Message))
 	case string(ledger.Stopping):
 		s.Detail = web.Say(e.Message)
 		by()

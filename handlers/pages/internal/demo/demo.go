@@ -177,6 +177,14 @@ func Busy(now time.Time) *World {
 	a100.Loans = []web.Loan{{From: "research-shared", To: "train-a100", Amount: web.Resources{"gpu": 8000}, Since: at(40 * time.Minute)}}
 	shared := pool("research-shared", "tier=standard", q("gpu", 48, 26, 2, 0, 8), q("cpu", 480, 195, 16, 0, 0), q("memory", 3072, 900, 64, 0, 0))
 	shared.Loans = a100.Loans
+	shared.Groups = groups(at)
+	r.GroupTier, r.GroupName = "reserved", shared.Groups.Items[0].Name
+	r.Timeline = []web.Step{
+		{At: at(2 * time.Minute), Tone: "ok", Title: web.Line{web.Strong("Running"), web.Text(" on node gpu-04")}, Took: -1},
+		{At: at(2*time.Minute + 90*ms), Title: web.Line{web.Strong("Reserved"), web.Text(" 2 gpu · 16 cpu · 128 GiB in "), web.PoolRef("research-shared")},
+			Detail: web.Line{web.Text("goes into a reserved placement group that is there · "), web.TaskRef("rollout-112"), web.Text(" makes way for it")}, Took: 90 * ms},
+	}
+	shared.Settings.PGPoolConfig = "{\n  \"enable\": true,\n  \"high_priority_pg_specs\": [\n    {\"gpu\": 2, \"cpu\": 16, \"memory\": 131072}\n  ],\n  \"max_dynamic_pgs\": 4\n}"
 	pool("batch", "tier=batch", q("gpu", 32, 31, 0, 0, 0), q("cpu", 640, 562, 20, 0, 0))
 	pool("interactive", "tier=standard, owner=platform", q("gpu", 8, 1, 0, 0, 0), q("cpu", 128, 12, 4, 0, 0))
 	held := pool("ingest", "", q("cpu", 256, 200, 0, 0, 0), web.Quota{Resource: "fast_disk", Capacity: 12000, Used: 4500})

@@ -18,7 +18,7 @@ import (
 )
 
 var pagesToShoot = []struct{ name, path string }{
-	{"overview", "/"}, {"pools", "/pools"}, {"pool", "/pools/train-a100"}, {"pool-idle", "/pools/edge"}, {"pool-new", "/pools/new"}, {"pool-edit", "/pools/train-a100/edit"},
+	{"overview", "/"}, {"pools", "/pools"}, {"pool", "/pools/train-a100"}, {"pool-groups", "/pools/research-shared"}, {"task-group", "/tasks/reward-07"}, {"pool-groups-edit", "/pools/research-shared/edit"}, {"pool-idle", "/pools/edge"}, {"pool-new", "/pools/new"}, {"pool-edit", "/pools/train-a100/edit"},
 	{"tasks", "/tasks"}, {"tasks-none", "/tasks?q=nothing-like-this"}, {"task", "/tasks/llama-70b-pretrain"}, {"task-log", "/tasks/llama-7b-rlhf?tab=log"},
 	{"task-state", "/tasks/llama-70b-pretrain?tab=state"}, {"task-spec", "/tasks/llama-70b-pretrain?tab=spec"}, {"task-failed", "/tasks/tok-bench-9"},
 	{"submit", "/tasks/new"}, {"confirm", "/tasks/llama-70b-pretrain/cancel"}, {"policy", "/policy"}, {"policy-text", "/policy?format=text"},
