@@ -146,6 +146,9 @@ func (b *batch) groupMade(p *pool, g *group, nodes []string) {
 			g.idleSince = b.now
 		}
 	})
+	if len(g.occupants) == 0 {
+		b.poolEvent(p, "pg.ready", "", "A "+g.tier+" placement group of "+g.spec.sum().String()+" is there")
+	}
 	b.freed(p)
 }
 
@@ -154,6 +157,7 @@ func (b *batch) groupGone(p *pool, g *group) {
 	if g.state != groupReleasing {
 		return
 	}
+	b.poolEvent(p, "pg.removed", "", "A "+g.tier+" placement group of "+g.spec.sum().String()+" is removed")
 	if g.tier == tierDynamic || g.leaving {
 		b.changeGroup(p, g, func(g *group) {
 			g.state, g.nodes, g.ended = groupRemoved, nil, b.now

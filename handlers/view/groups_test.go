@@ -1,6 +1,7 @@
 package view_test
 
 import (
+	"context"
 	"encoding/json"
 	"slices"
 	"strings"
@@ -76,7 +77,7 @@ func TestAPoolShowsItsPlacementGroups(t *testing.T) {
 	w.settle()
 	says("train", "goes into a reserved placement group that is there")
 	w.submit("best", "rlhf", units{"cpu": 2, "memory": 2048}, 11, grouped, lasting(time.Minute))
-	if g := w.panel(); len(g.Items) != 3 && len(g.Items[0].Sitters) != 2 {
+	if g := w.panel(); len(g.Items) != 3 || g.Items[2].State != "creating" || g.Items[2].Sitters[0].Task != "best" || !g.Items[2].Since.IsZero() {
 		t.Errorf("%+v", g.Items)
 	}
 	w.settle()
@@ -112,6 +113,39 @@ func TestAGroupThatCannotBeMadeIsToldInPlainWords(t *testing.T) {
 	if n == nil || !strings.HasPrefix(text(n.Title), "A reserved placement group could not be made.") ||
 		!strings.HasPrefix(text(n.Text), "It needs 5 cpu · 2 GiB on one machine. Ray says: no machine had 2 GiB. ") {
 		t.Errorf("%+v", n)
+	}
+}
+
+func TestThePoolsPageIsToldOfGroupsThatComeAndGo(t *testing.T) {
+	t.Parallel()
+	w := grouping(t)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	told := w.view.Subscribe(ctx, "default")
+	until := func(done func(web.Groups) bool) {
+		t.Helper()
+		for !done(w.panel()) {
+			if _, ok := <-told; !ok {
+				t.Fatalf("nobody was told: %+v", w.panel().Items)
+			}
+		}
+	}
+	time.AfterFunc(50*time.Millisecond, func() {
+		w.configure(`{"enable": true, "high_priority_pg_specs": [{"cpu": 3}]}`)
+		w.settle()
+	})
+	until(func(g web.Groups) bool { return len(g.Items) == 1 && g.Items[0].State == "idle" && g.Gone == 1 })
+	events, err := w.view.Events(ctx, "default", web.EventFilter{Pool: "rlhf", Limit: 50})
+	w.must(err)
+	var kinds []string
+	for _, e := range events.Items {
+		if strings.HasPrefix(e.Type, "pg.") {
+			kinds = append(kinds, e.Type)
+		}
+	}
+	want := []string{"pg.created", "pg.created", "pg.ready", "pg.ready", "pg.removed"}
+	if slices.Sort(kinds); !slices.Equal(kinds, want) {
+		t.Errorf("%q, want %q", kinds, want)
 	}
 }
 

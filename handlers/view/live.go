@@ -36,6 +36,8 @@ func topics(kind string) []pages.Topic {
 	switch {
 	case kind == "policy.changed":
 		return []pages.Topic{pages.Policy, pages.Events}
+	case strings.HasPrefix(kind, "pg."):
+		return []pages.Topic{pages.Pools, pages.Tasks, pages.Events}
 	case strings.HasPrefix(kind, "pool."):
 		return []pages.Topic{pages.Pools, pages.Events}
 	case kind == "changed":
