@@ -29,7 +29,7 @@ from schedulemesh.simple import SimpleScheduler, SimpleTaskSpec
 sys.path.insert(0, str(ROOT))  # `examples` is imported as from a checkout
 DOCS = ROOT / "docs"
 REFERENCE = "api/schedule_mesh"
-DOCUMENTS = ["preemption_guide", "label_preemption", "automated_preemption_guide", REFERENCE]
+DOCUMENTS = ["preemption_guide", "label_preemption", "automated_preemption_guide", "pg_pool_guide", REFERENCE]
 LANGUAGES = [".md", ".zh.md"]
 
 
