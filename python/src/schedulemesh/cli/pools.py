@@ -160,8 +160,34 @@ def show_pool(settings: Settings, pool: Pool) -> None:
 @name_argument
 @pass_settings
 def show_command(settings: Settings, name: str) -> None:
-    """One pool: its balances, loans and labels."""
-    show_pool(settings, settings.client().pool(name))
+    """One pool: its balances, loans, labels and placement groups."""
+    client = settings.client()
+    pool = client.pool(name)
+    show_pool(settings, pool)
+    if not settings.json and pool.get("pg_pool_config"):
+        show_groups(client.placement_groups(name))
+
+
+def show_groups(groups: dict[str, Any]) -> None:
+    """Print a pool's placement groups, with who sits in them."""
+    output.say()
+    if not groups["items"]:
+        output.say("No placement groups.")
+        return
+    output.show(
+        ["PLACEMENT GROUP", "TIER", "STATE", "SIZE", "TASKS", Column("REUSED", right=True)],
+        [
+            [
+                group["name"],
+                group["tier"],
+                group["state"] + (", leaving" if group["leaving"] else ""),
+                " + ".join(output.amounts(bundle) for bundle in group["bundles"]),
+                ", ".join(one["task_id"] or one["agent_name"] for one in group["occupants"]) or "-",
+                f"{group['reuse_count']:,}",
+            ]
+            for group in groups["items"]
+        ],
+    )
 
 
 def _settings_of_a_pool(command: Any) -> Any:
