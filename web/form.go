@@ -43,6 +43,7 @@ type SubmitForm struct {
 	OnInsufficient, OnPreempted, OnFailure string
 	MaxAttempts, RuntimeEnv                string
 	QueueTimeout, RetryBackoff             string
+	PlacementGroup                         string // "", yes, or quota: as yes, but nobody makes way for quota
 
 	Errors  Errors
 	Pools   []string // to choose from
@@ -61,6 +62,7 @@ type NewTask struct {
 	Estimate, MaxRuntime                   time.Duration
 	OnInsufficient, OnPreempted, OnFailure string
 	MaxAttempts                            int
+	PlacementGroup, KeepQuota              bool           // in one; nobody makes way for quota alone
 	QueueTimeout                           time.Duration  // 0: waits for ever
 	RetryBackoff                           *time.Duration // nil: as usual
 	RuntimeEnv                             json.RawMessage
@@ -69,7 +71,7 @@ type NewTask struct {
 // SubmitFields are the names of SubmitForm's fields.
 var SubmitFields = []string{
 	"task_id", "pool", "actor_class", "actor_args", "actor_kwargs", "entry_method", "entry_args", "entry_kwargs", "cpu", "gpu", "memory", "resources",
-	"priority", "labels", "estimated_duration", "max_runtime", "on_insufficient", "on_preempted", "on_failure", "max_attempts", "runtime_env", "queue_timeout", "retry_backoff",
+	"priority", "labels", "estimated_duration", "max_runtime", "on_insufficient", "on_preempted", "on_failure", "max_attempts", "runtime_env", "queue_timeout", "retry_backoff", "placement_group",
 }
 
 // PoolFields are the names of PoolForm's fields.
@@ -89,7 +91,7 @@ func ReadSubmitForm(v url.Values) SubmitForm {
 		CPU: g("cpu"), GPU: g("gpu"), Memory: g("memory"), OtherResources: g("resources"),
 		Priority: g("priority"), Labels: g("labels"), Estimate: g("estimated_duration"), MaxRuntime: g("max_runtime"),
 		OnInsufficient: g("on_insufficient"), OnPreempted: g("on_preempted"), OnFailure: g("on_failure"),
-		MaxAttempts: g("max_attempts"), RuntimeEnv: g("runtime_env"), QueueTimeout: g("queue_timeout"), RetryBackoff: g("retry_backoff"),
+		MaxAttempts: g("max_attempts"), RuntimeEnv: g("runtime_env"), QueueTimeout: g("queue_timeout"), RetryBackoff: g("retry_backoff"), PlacementGroup: g("placement_group"),
 	}
 }
 
@@ -126,6 +128,9 @@ func (f SubmitForm) Parse() (NewTask, Errors) {
 	t.Estimate = length(e, "estimated_duration", f.Estimate)
 	t.MaxRuntime = length(e, "max_runtime", f.MaxRuntime)
 	t.MaxAttempts = whole(e, "max_attempts", f.MaxAttempts)
+	if f.PlacementGroup != "" {
+		t.PlacementGroup, t.KeepQuota = true, oneOf(e, "placement_group", f.PlacementGroup, "yes", "quota") == "quota"
+	}
 	t.QueueTimeout = length(e, "queue_timeout", f.QueueTimeout)
 	if f.RetryBackoff != "" {
 		d := length(e, "retry_backoff", f.RetryBackoff)

@@ -250,3 +250,16 @@ func TestErrorsAreListedInOrder(t *testing.T) {
 		t.Errorf("%v", got)
 	}
 }
+
+func TestATaskMayBeAskedIntoAPlacementGroup(t *testing.T) {
+	for typed, want := range map[string][2]bool{"": {}, "yes": {true, false}, "quota": {true, true}} {
+		f := ReadSubmitForm(url.Values{"task_id": {"t"}, "pool": {"p"}, "actor_class": {"m:C"}, "cpu": {"1"}, "placement_group": {typed}})
+		task, errs := f.Parse()
+		if len(errs) != 0 || [2]bool{task.PlacementGroup, task.KeepQuota} != want {
+			t.Errorf("%q: %v %v, %v", typed, task.PlacementGroup, task.KeepQuota, errs)
+		}
+	}
+	if _, errs := (SubmitForm{PlacementGroup: "maybe"}).Parse(); errs["placement_group"] == "" {
+		t.Errorf("%v", errs)
+	}
+}

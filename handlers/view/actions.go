@@ -27,7 +27,7 @@ func actor(ctx context.Context) string {
 // submitFields are the fields of the form of a task.
 var submitFields = []string{
 	"task_id", "pool", "actor_class", "actor_args", "actor_kwargs", "entry_method", "entry_args", "entry_kwargs", "cpu", "gpu", "memory", "resources",
-	"priority", "labels", "estimated_duration", "max_runtime", "on_insufficient", "on_preempted", "on_failure", "max_attempts", "runtime_env", "queue_timeout", "retry_backoff",
+	"priority", "labels", "estimated_duration", "max_runtime", "on_insufficient", "on_preempted", "on_failure", "max_attempts", "runtime_env", "queue_timeout", "retry_backoff", "placement_group",
 }
 
 // SubmitTask submits what the form says.
@@ -61,7 +61,7 @@ func submission(ctx context.Context, t web.NewTask) (ledger.Submission, error) {
 		}
 	}
 	s := ledger.Submission{TaskID: t.TaskID, Pool: t.Pool, Request: request, Priority: priority, Labels: t.Labels,
-		Spec:     ledger.Spec{ActorClass: t.ActorClass, Args: t.Args, Kwargs: t.Kwargs, RuntimeEnv: t.RuntimeEnv},
+		Spec:     ledger.Spec{ActorClass: t.ActorClass, Args: t.Args, Kwargs: t.Kwargs, RuntimeEnv: t.RuntimeEnv, UsePlacementGroup: t.PlacementGroup, KeepQuota: t.KeepQuota},
 		Estimate: t.Estimate, MaxRuntime: t.MaxRuntime, OnInsufficient: t.OnInsufficient, OnPreempted: t.OnPreempted, OnFailure: t.OnFailure,
 		MaxAttempts: t.MaxAttempts, QueueTimeout: t.QueueTimeout, RetryBackoff: t.RetryBackoff, Actor: actor(ctx)}
 	if t.EntryMethod != "" {

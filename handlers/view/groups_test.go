@@ -82,6 +82,18 @@ func TestAPoolShowsItsPlacementGroups(t *testing.T) {
 	}
 	w.settle()
 
+	// The form asks for one, too, and says so when it is filled in again.
+	_, err = w.view.SubmitTask(t.Context(), "default", web.NewTask{TaskID: "typed", Pool: "rlhf", ActorClass: "m:C", Request: web.Resources{"cpu": 100}, Priority: 3, OnInsufficient: "queue",
+		PlacementGroup: true, KeepQuota: true})
+	w.must(err)
+	typed, err := w.Task(t.Context(), "default", "typed")
+	w.must(err)
+	page, err := w.view.Task(t.Context(), "default", "typed")
+	w.must(err)
+	if !typed.Spec.UsePlacementGroup || !typed.Spec.KeepQuota || page.Again.PlacementGroup != "quota" {
+		t.Errorf("%+v, again %+v", typed.Spec, page.Again)
+	}
+
 	// A pool without any shows none.
 	w.makePool("plain", nil, units{"cpu": 1})
 	p, err := w.view.Pool(t.Context(), "default", "plain", 0)

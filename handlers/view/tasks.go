@@ -532,6 +532,11 @@ func again(t ledger.TaskReport) *web.SubmitForm {
 		f.MaxAttempts = fmt.Sprint(t.MaxAttempts)
 	}
 	f.RuntimeEnv, f.QueueTimeout = string(t.Spec.RuntimeEnv), web.TypedLength(t.QueueTimeout)
+	if t.Spec.UsePlacementGroup {
+		if f.PlacementGroup = "yes"; t.Spec.KeepQuota {
+			f.PlacementGroup = "quota"
+		}
+	}
 	if t.RetryBackoff != time.Second {
 		f.RetryBackoff = web.TypedLength(t.RetryBackoff)
 	}

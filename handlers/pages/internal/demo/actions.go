@@ -228,6 +228,12 @@ func (w *World) Nasty() *World {
 	p := web.PoolPage{Pool: web.Pool{Name: long, Cluster: long, Labels: []web.Label{{Key: long, Value: long}}, Quota: []web.Quota{
 		{Resource: "custom_resource_with_a_long_name", Capacity: 1000, Used: 5000}, {Resource: "cpu", Capacity: 1 << 50, Used: 1 << 49, Lent: 1 << 48},
 	}}, Created: w.now}
+	for i := range w.pools {
+		if w.pools[i].Name == "train-a100" {
+			w.pools[i].Groups = web.Groups{Enabled: true, Items: []web.Group{{Name: long, Tier: "dynamic", State: "failed", Reason: long, Strategy: long, Nodes: []string{long, long},
+				Bundles: 3, Size: web.Resources{long: 1 << 50}, Sitters: []web.Sitter{{Task: `<script>alert("x")</script>`}, {Agent: long}}}}}
+		}
+	}
 	w.pools = append([]web.PoolPage{p}, w.pools...)
 	return w
 }
