@@ -111,7 +111,7 @@ func (g Groups) FailedNote() *Note {
 		n.Title = Say(Number(len(failed)) + " reserved placement groups could not be made.")
 	}
 	first := failed[0]
-	text := fmt.Sprintf("It needs %s", first.Size)
+	text := "It needs " + Cut(first.Size.String(), 200)
 	switch {
 	case first.Strategy == "STRICT_PACK" || first.Bundles < 2:
 		text += " on one machine"
