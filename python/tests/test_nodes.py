@@ -82,12 +82,25 @@ def test_agents_on_another_node(two: Sidecar, cluster: Any) -> None:
         launch_id = launched["launch_id"]
         assert launched["node_id"] == node_id
 
-    # A node that is lost takes its agents with it, and a bigger launch is refused at once.
+    # Groups on both nodes: one with a bundle on each, one where it was asked to be.
+    memory = {"memory": 16}
+    spread = {"name": "sm-spread.1", "bundles": [memory, memory], "strategy": "STRICT_SPREAD", "timeout": 20}
+    assert len(set(two.post("ensure_group", **spread)["nodes"])) == 2
+    there = {"name": "sm-there.1", "bundles": [memory], "node_id": node_id, "timeout": 20}
+    assert two.post("ensure_group", **there)["nodes"] == [node_id]
+
+    # A node that is lost takes its agents with it, and its groups, whole.
     worker = next(n for n in cluster.list_all_nodes() if n.node_id == node_id)
     cluster.remove_node(worker)
     until(lambda: (two.agent(launch_id) or {})["state"] == "gone", 60)
     until(lambda: [n for n in two.get("nodes") if n["id"] == node_id and not n["alive"]], 60)
     two.post("kill", launch_id=launch_id, timeout=10)
+    until(lambda: two.get("groups") == [], 30)
+    for lost in (spread, there):
+        with pytest.raises(Refused, match="a node that it was on is gone"):
+            two.post("ensure_group", **lost)
+    with pytest.raises(Refused, match="needs a node of its own"):
+        two.post("ensure_group", **{**spread, "name": "sm-spread.2"})
     assert two.launch(node_id=node_id), "affinity to a lost node is soft too"
 
 

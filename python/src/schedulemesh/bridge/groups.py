@@ -44,7 +44,8 @@ KEEP_OVER = 10_000
 
 _KIND = "group"
 _PENDING, _CREATED, _REMOVED = "PENDING", "CREATED", "REMOVED"
-_KEPT = ("name", "bundles", "strategy", "id")
+_MOVED = "MOVED"  # our word: Ray has placed it anew, elsewhere, after a node was lost
+_KEPT = ("name", "bundles", "strategy", "id", "nodes")
 
 
 @dataclass
@@ -243,9 +244,10 @@ class Groups:
             while group.removal is None:
                 await self._look([group])
                 if group.state == _CREATED:
+                    await self._off_loop(partial(self._keep, group))
                     return
-                if group.state == _REMOVED:
-                    raise _lost(group.name, "somebody removed it from the Ray cluster")
+                if group.state in (_REMOVED, _MOVED):
+                    raise _lost(group.name, _why(group))
                 if time.monotonic() - began > timeout:
                     raise BridgeError(
                         "group_timeout", f"{_shown(group)} did not find room within {timeout:g} s"
@@ -307,10 +309,8 @@ class Groups:
     async def _lose(self, group: Group) -> None:
         """End a group that is not what it was, and say so."""
         if group.removal is None:
-            reason = "a node that it was on is gone"
-            if group.state == _REMOVED:
-                reason = "somebody removed it from the Ray cluster"
-            # Ray would place it anew somewhere; whoever decided where it is decides again.
+            reason = _why(group)
+            # Ray places it anew somewhere; whoever decided where it is decides again.
             removal = self._remove(group, _lost(group.name, reason))
             removal.add_done_callback(
                 lambda _: self._events.publish("group_lost", name=group.name, reason=reason)
@@ -381,7 +381,11 @@ class Groups:
             group.state = str(entry.get("state") or _REMOVED)
             if group.state == _CREATED:
                 places = entry["bundles_to_node_id"]
-                group.nodes = [places[i] for i in range(len(group.bundles))]
+                nodes = [places[i] for i in range(len(group.bundles))]
+                if group.nodes and group.nodes != nodes:
+                    group.state = _MOVED
+                else:
+                    group.nodes = nodes
 
 
 def check(name: str, bundles: list[Resources], strategy: str) -> None:
@@ -398,6 +402,13 @@ def check(name: str, bundles: list[Resources], strategy: str) -> None:
 
 def _lost(name: str, reason: str) -> BridgeError:
     return BridgeError("group_lost", f"placement group {name} is not there: {reason}")
+
+
+def _why(group: Group) -> str:
+    """Why a group that stood does not any more."""
+    if group.state == _REMOVED:
+        return "somebody removed it from the Ray cluster"
+    return "a node that it was on is gone"
 
 
 def _id_of(name: str) -> str:
