@@ -3,6 +3,7 @@ package ledger
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"slices"
 	"time"
 
@@ -80,7 +81,7 @@ func (b *batch) tendGroups(p *pool) {
 		case g.state == groupCreating && g.uses > 0 && g.made == 0, g.state == groupIdle && (g.leaving || g.code == codeDestroy):
 			b.releaseGroup(p, g)
 		case g.state == groupIdle && g.tier == tierDynamic && (!c.Reuse || !b.now.Before(g.idleSince.Add(c.Idle))):
-			b.leave(p, g, "idle", "nobody sat in it for "+c.Idle.String())
+			b.leave(p, g, "idle", fmt.Sprintf("nobody sat in it for %g s", c.Idle.Seconds()))
 		case g.state == groupIdle && !c.Reuse && g.uses > g.reuses+g.removed:
 			b.releaseGroup(p, g) // the next one gets a fresh one
 		case (g.state == groupFailed || g.state == groupRemoved) && g.leaving:
@@ -88,6 +89,13 @@ func (b *batch) tendGroups(p *pool) {
 		case g.state == groupFailed && !b.now.Before(g.retry):
 			b.makeGroupAgain(p, g)
 		}
+	}
+}
+
+// unmake counts that Ray has it no more, if Ray ever had.
+func (g *group) unmake() {
+	if g.made > g.removed {
+		g.removed++
 	}
 }
 
@@ -161,13 +169,13 @@ func (b *batch) groupGone(p *pool, g *group) {
 	if g.tier == tierDynamic || g.leaving {
 		b.changeGroup(p, g, func(g *group) {
 			g.state, g.nodes, g.ended = groupRemoved, nil, b.now
-			g.removed++
+			g.unmake()
 		})
 	} else {
 		destroyed := g.code == codeDestroy
 		g = b.changeGroup(p, g, func(g *group) {
 			g.state, g.nodes, g.code, g.reason = groupRemoved, nil, "", ""
-			g.removed++
+			g.unmake()
 			if destroyed {
 				g.reason = "destroyed; is made again when it is needed"
 			}
@@ -205,7 +213,8 @@ func (b *batch) groupLost(p *pool, g *group, reason string) {
 		}
 	}
 	g = b.changeGroup(p, g, func(g *group) {
-		g.occupants, g.nodes, g.removed = nil, nil, g.removed+1
+		g.occupants, g.nodes = nil, nil
+		g.unmake()
 		g.state, g.code, g.reason = groupRemoved, "group_lost", reason
 		if g.tier == tierDynamic || g.leaving {
 			g.ended = b.now
