@@ -8,7 +8,9 @@ group, create group, create actor, answer. Then 200 submissions go through 20 gr
 from __future__ import annotations
 
 import concurrent.futures
+import os
 import statistics
+import subprocess
 import sys
 import time
 from typing import Any
@@ -111,6 +113,7 @@ def many(scheduler: SimpleScheduler) -> None:
             done += sum(answer["success"] for answer in threads.map(scheduler.complete, running))
         if time.perf_counter() - began > 300:
             raise SystemExit(f"after 300 s only {done} of {SUBMISSIONS} were run to their end")
+        verify()
     took = time.perf_counter() - began
     preempted = scheduler.get_preemption_stats()["total_preemptions"] - TIMES
     if wrong:
@@ -118,6 +121,13 @@ def many(scheduler: SimpleScheduler) -> None:
     print(f"BENCH pg_many {SUBMISSIONS / took:.3g} tasks_per_s")
     print(f"BENCH pg_many_preempted {preempted} tasks")
     print(f"BENCH pg_many_groups {scheduler.pg_pool_stats('many')['many']['created']} made", flush=True)
+
+
+def verify() -> None:
+    """Every balance is what tasks and loans say, in the middle of it all."""
+    said = subprocess.run([os.environ["SCHEDULEMESH_SERVER"], "verify"], capture_output=True, text=True)
+    if said.returncode != 0:
+        raise SystemExit(f"the ledger does not verify: {said.stdout}{said.stderr}")
 
 
 def wait_for(what: Any) -> None:

@@ -28,14 +28,22 @@ func (b *bench) beside(ctx context.Context, source string) error {
 		return err
 	}
 	defer func() { _ = ray.Stop(context.WithoutCancel(ctx)) }()
-	s, err := b.start(ctx, "--python", b.python, "--ray-address", ray.Address())
+	database, err := b.database(ctx)
+	if err != nil {
+		return err
+	}
+	s, err := b.listen(ctx, database, "--python", b.python, "--ray-address", ray.Address())
 	if err != nil {
 		return err
 	}
 	defer s.stop()
+	if err := s.ready(); err != nil {
+		return err
+	}
 	script := exec.CommandContext(ctx, b.python, "-c", source, ray.Address())
 	script.Env = append(os.Environ(), ray.Env()...)
-	script.Env = append(script.Env, "SCHEDULEMESH_URL=http://"+s.addr, "SCHEDULEMESH_TOKEN="+benchToken, "SCHEDULEMESH_LOG_LEVEL=ERROR")
+	script.Env = append(script.Env, "SCHEDULEMESH_URL=http://"+s.addr, "SCHEDULEMESH_TOKEN="+benchToken, "SCHEDULEMESH_LOG_LEVEL=ERROR",
+		"SCHEDULEMESH_SERVER="+b.server, "DATABASE_URL="+database) // for `server verify`
 	script.Stdout, script.Stderr = os.Stdout, os.Stderr
 	return script.Run()
 }
