@@ -191,6 +191,8 @@ def main(argv: list[str] | None = None) -> None:
         configure_logging=False,
         include_dashboard=False,
     )
+    # Ray's state API, which reads logs on other nodes, goes by this; it may have named another cluster.
+    os.environ["RAY_ADDRESS"] = ray.get_runtime_context().gcs_address
     try:
         asyncio.run(serve(args, token))
     finally:
