@@ -73,6 +73,11 @@ func (g *group) stands() bool {
 	return false
 }
 
+// sat reports whether somebody sits in it, or sat since it was made.
+func (g *group) sat() bool {
+	return g.state == groupOccupied || g.state == groupIdle && g.idleSince.After(g.ready)
+}
+
 // node is where it is, when all of it is in one place.
 func (g *group) node() sched.NodeID {
 	if len(g.nodes) == 0 {
@@ -392,7 +397,7 @@ func (b *batch) sit(r *row, decided sched.NodeID) {
 			switch {
 			case again:
 				g.state, g.attempt, g.nodes, g.code, g.reason = groupCreating, g.attempt+1, nodesOf(node), "", ""
-			case g.uses > 1:
+			case g.sat():
 				g.reuses++
 			}
 			if g.state == groupIdle {

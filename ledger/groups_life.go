@@ -55,21 +55,21 @@ func (b *batch) tendGroups(p *pool) {
 		b.leave(p, g, "no_longer_configured", "no longer in the pool's configuration")
 	}
 	// Dynamic ones: not too many, and none that idles for long.
-	surplus := p.dynamicGroups() - c.Most
-	if !c.Enable || !c.Dynamic {
-		surplus = p.dynamicGroups()
+	surplus := 0
+	for _, g := range p.groups {
+		if g.tier == tierDynamic && !g.leaving {
+			surplus++
+		}
+	}
+	if c.Enable && c.Dynamic {
+		surplus -= c.Most
 	}
 	for _, idleOnly := range []bool{true, false} {
 		for _, g := range p.groups {
-			if g.tier != tierDynamic || surplus <= 0 || idleOnly && g.state != groupIdle {
-				continue
-			}
-			if g.leaving {
+			if g.tier == tierDynamic && !g.leaving && surplus > 0 && (g.state == groupIdle || !idleOnly) {
 				surplus--
-				continue
+				b.leave(p, g, "surplus", "more than the pool may have")
 			}
-			surplus--
-			b.leave(p, g, "surplus", "more than the pool may have")
 		}
 	}
 	for _, g := range slices.Clone(p.groups) {
@@ -82,7 +82,7 @@ func (b *batch) tendGroups(p *pool) {
 			b.releaseGroup(p, g)
 		case g.state == groupIdle && g.tier == tierDynamic && (!c.Reuse || !b.now.Before(g.idleSince.Add(c.Idle))):
 			b.leave(p, g, "idle", fmt.Sprintf("nobody sat in it for %g s", c.Idle.Seconds()))
-		case g.state == groupIdle && !c.Reuse && g.uses > g.reuses+g.removed:
+		case g.state == groupIdle && !c.Reuse && g.sat():
 			b.releaseGroup(p, g) // the next one gets a fresh one
 		case (g.state == groupFailed || g.state == groupRemoved) && g.leaving:
 			b.endGroup(p, g)

@@ -281,6 +281,49 @@ func TestChangingTheConfigurationDisturbsNobody(t *testing.T) {
 	w.verified()
 }
 
+func TestFewerDynamicGroupsThanAreInUse(t *testing.T) {
+	t.Parallel()
+	w := open(t)
+	w.rlhf(`{"enable": true, "max_dynamic_pgs": 3}`)
+	for _, id := range []string{"a", "b", "c"} {
+		w.run(role(id, "x", 1, 512, 3, 0, grouped))
+	}
+	end := func(id string) {
+		_, err := w.Complete(t.Context(), "default", id, "test")
+		w.must(err)
+		w.settle()
+	}
+	end("a")
+	w.seated("reserved: ; dynamic: b c idle")
+	doc := json.RawMessage(`{"enable": true, "max_dynamic_pgs": 1}`)
+	_, err := w.UpdatePool(t.Context(), "default", ledger.PoolSpec{Name: "rlhf", PGPoolConfig: &doc})
+	w.must(err)
+	w.settle()
+	w.seated("reserved: ; dynamic: b c") // the idle one at once, one of the others when it is free
+	end("b")
+	end("c")
+	w.seated("reserved: ; dynamic: idle")
+	w.verified()
+}
+
+func TestWithoutReuseEachAgentGetsAFreshGroup(t *testing.T) {
+	t.Parallel()
+	w := open(t)
+	w.rlhf(`{"enable": true, "high_priority_pg_specs": [{"cpu": 2, "memory": 2048}], "enable_pg_reuse": false}`)
+	for i := range 3 {
+		id := fmt.Sprint("t", i)
+		w.run(role(id, "train", 2, 2048, 9, 0, grouped))
+		_, err := w.Complete(t.Context(), "default", id, "test")
+		w.must(err)
+		w.settle()
+		w.seated("reserved: idle; dynamic: ")
+	}
+	if g := w.groups().Items[0]; g.Attempt != 4 || g.Reuses != 0 || g.Made != 4 || g.Removed != 3 {
+		t.Errorf("%+v", g)
+	}
+	w.verified()
+}
+
 func TestTwoForTheLastGroup(t *testing.T) {
 	t.Parallel()
 	w := open(t)
