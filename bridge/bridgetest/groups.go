@@ -119,8 +119,8 @@ func (s *scene) groupMade() {
 }
 
 func (s *scene) groupNoRoom() {
-	s.launch(s.filling())
-	req := s.group()
+	s.launch(s.request("Counter"))
+	req := s.group(s.wholeNode())
 	req.Timeout = 500 * time.Millisecond
 	s.groupFails(bridge.CodeGroupTimeout, req)
 }
@@ -154,6 +154,23 @@ func (s *scene) groupRoomComes() {
 	}
 }
 
+// wholeNode is all that the largest node has: while anything runs there is no room for
+// it, whatever others begin or end meanwhile.
+func (s *scene) wholeNode() bridge.Resources {
+	s.t.Helper()
+	nodes, err := s.Nodes(s.ctx)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	most := int64(0)
+	for _, n := range nodes {
+		if n.Alive {
+			most = max(most, n.Total["cpu"])
+		}
+	}
+	return bridge.Resources{"cpu": most}
+}
+
 func (s *scene) groupReused() {
 	filling := s.filling()
 	whole := s.made(filling.Resources)
@@ -166,7 +183,7 @@ func (s *scene) groupReused() {
 	}
 	// The group has all the room there is: nobody else gets any, who sits in it does.
 	none := s.request("Counter")
-	none.NodeID, none.RoomTimeout = first.NodeID, 300*time.Millisecond
+	none.Resources, none.RoomTimeout = s.wholeNode(), 300*time.Millisecond
 	if nodes, err := s.Nodes(s.ctx); err == nil && len(nodes) == 1 {
 		s.failsWith(bridge.CodeNoRoom, none)
 	}
@@ -220,8 +237,8 @@ func (s *scene) groupLaunch() {
 		s.t.Errorf("%+v", listed)
 	}
 	s.removeGroup(g.Name)
-	s.launch(s.filling())
-	late := s.group()
+	s.launch(s.request("Counter"))
+	late := s.group(s.wholeNode())
 	late.Timeout = 500 * time.Millisecond
 	s.failsWith(bridge.CodeGroupTimeout, s.inGroup(late, "Counter"))
 	if listed := s.listedGroup(late.Name); listed.State != "" {
@@ -247,8 +264,8 @@ func (s *scene) groupRemoved() {
 }
 
 func (s *scene) groupRemovedEarly() {
-	s.launch(s.filling())
-	req := s.group()
+	s.launch(s.request("Counter"))
+	req := s.group(s.wholeNode())
 	answers := make(chan error, 2)
 	go func() { _, err := s.EnsureGroup(s.ctx, req); answers <- err }()
 	s.until("the group is on its way", func() bool { return s.listedGroup(req.Name).State == bridge.GroupPending })
