@@ -121,11 +121,6 @@ func (l *Ledger) CreatePool(ctx context.Context, ns string, s PoolSpec) (Pool, e
 	if err := l.reload(ctx, id); err != nil {
 		return Pool{}, err
 	}
-	if s.PGPoolConfig != nil {
-		if err := l.tend(ctx, id); err != nil {
-			return Pool{}, err
-		}
-	}
 	l.feed.wake()
 	l.news.changed()
 	return l.Pool(ctx, ns, s.Name)
@@ -147,7 +142,12 @@ func (l *Ledger) reload(ctx context.Context, id int64) error {
 			}
 			return []*pool{{id: id}} // not known yet: locked all the same, and then loaded
 		},
-		do: func(*batch) error { return nil },
+		do: func(b *batch) error {
+			if p := b.pools[id]; p != nil && p.lacksReserved() {
+				b.tendGroups(p)
+			}
+			return nil
+		},
 	})
 }
 

@@ -324,26 +324,7 @@ func (l *Ledger) HeldGroups(ctx context.Context, cluster string) (out []HeldGrou
 	return out, err
 }
 
-// tend has a pool's groups looked after now.
-func (l *Ledger) tend(ctx context.Context, id int64) error {
-	return l.lane.submit(ctx, &call{
-		plan: func(b *book) []*pool {
-			if p := b.pools[id]; p != nil {
-				return []*pool{p}
-			}
-			return nil
-		},
-		do: func(b *batch) error {
-			if p := b.pools[id]; p != nil {
-				b.need(p)
-				b.tendGroups(p)
-			}
-			return nil
-		},
-	})
-}
-
-// keepGroups does what time alone makes due.
+// keepGroups does what time alone makes due, and what a server that died left to do.
 func (l *Ledger) keepGroups(ctx context.Context) {
 	for {
 		select {
@@ -354,7 +335,7 @@ func (l *Ledger) keepGroups(ctx context.Context) {
 		now := l.now()
 		due := func(b *book) (out []*pool) {
 			for _, p := range b.pools {
-				if slices.ContainsFunc(p.groups, func(g *group) bool { return p.due(g, now) }) {
+				if p.lacksReserved() || slices.ContainsFunc(p.groups, func(g *group) bool { return p.due(g, now) }) {
 					out = append(out, p)
 				}
 			}
@@ -377,6 +358,22 @@ func (l *Ledger) keepGroups(ctx context.Context) {
 	}
 }
 
+// lacksReserved tells that fewer groups are reserved than configured: the pool's making is a
+// transaction of its own, and the server may die before the next one, which makes its groups.
+func (p *pool) lacksReserved() bool {
+	if !p.grouping.Enable || p.space.state != spaceOpen {
+		return false
+	}
+	n := len(p.grouping.Reserved)
+	for _, g := range p.groups {
+		if g.tier == tierReserved && !g.leaving {
+			n--
+		}
+	}
+	return n > 0
+}
+
+// due tells that time has made something due for a group.
 func (p *pool) due(g *group, now time.Time) bool {
 	if len(g.occupants) > 0 {
 		return false

@@ -92,16 +92,12 @@ func (c groupGauges) Collect(out chan<- prometheus.Metric) {
 				for _, state := range []string{groupCreating, groupIdle, groupOccupied, groupReleasing, groupRemoved, groupFailed} {
 					groups[series{p.name, tier, state}] += 0 // said also when there is none
 				}
-				waits[series{p.name, tier, ""}] += 0
 			}
 			for _, g := range p.groups {
 				groups[series{p.name, g.tier, g.state}]++
 			}
-			for _, r := range p.rows {
-				if r.state == Queued && r.wantsGroup {
-					tier, _ := p.grouping.tier(r.priority)
-					waits[series{p.name, tier, ""}]++
-				}
+			for tier, n := range p.waitingForGroups() {
+				waits[series{p.name, tier, ""}] += n
 			}
 		}
 	}); err != nil {

@@ -123,12 +123,24 @@ func readSeat(s string) *Seat {
 	return &Seat{name, tier}
 }
 
+// waitingForGroups counts the tasks in line that want a group, by the tier where they would sit first.
+func (p *pool) waitingForGroups() map[string]int {
+	n := map[string]int{tierReserved: 0, tierDynamic: 0}
+	for _, r := range p.rows {
+		if r.state == Queued && r.wantsGroup {
+			tier, _ := p.grouping.tier(r.priority)
+			n[tier]++
+		}
+	}
+	return n
+}
+
 // shownGroups bounds a list of groups that are gone.
 const shownGroups = 200
 
 // PoolGroups reads the placement groups of a pool; with ended also the latest that are gone.
 func (l *Ledger) PoolGroups(ctx context.Context, ns, name string, ended bool) (Groups, error) {
-	out := Groups{Tiers: map[string]GroupStats{tierReserved: {}, tierDynamic: {}}}
+	out := Groups{Tiers: map[string]GroupStats{}}
 	var id int64
 	if err := l.lane.look(ctx, func(b *book) {
 		s := b.spaces[ns]
@@ -137,13 +149,8 @@ func (l *Ledger) PoolGroups(ctx context.Context, ns, name string, ended bool) (G
 		}
 		p := s.pools[name]
 		id, out.Enabled, out.Config = p.id, p.grouping.Enable, p.grouping
-		for _, r := range p.rows {
-			if r.state == Queued && r.wantsGroup {
-				tier, _ := p.grouping.tier(r.priority)
-				t := out.Tiers[tier]
-				t.Waiting++
-				out.Tiers[tier] = t
-			}
+		for tier, n := range p.waitingForGroups() {
+			out.Tiers[tier] = GroupStats{Waiting: n}
 		}
 	}); err != nil {
 		return out, err

@@ -398,6 +398,22 @@ func TestGroupsAreThereAfterARestart(t *testing.T) {
 	w2.verified()
 }
 
+// A server dies between the making of a pool and that of its groups: the next one makes them.
+func TestReservedGroupsThatWereNeverMadeAreMadeAfterARestart(t *testing.T) {
+	t.Parallel()
+	w := open(t)
+	w.rlhf(`{"enable": true}`)
+	_, err := w.db.Exec(t.Context(), `UPDATE pools SET pg_pool_config = $1 WHERE name = 'rlhf'`, rlhfConfig)
+	w.must(err)
+	w = w.restarted()
+	w.must(w.SetNodes(t.Context(), "local", []sched.Node{{ID: "node-1", Cluster: "local", Total: units(8, 16384), Room: units(8, 16384)}}))
+	for end := time.Now().Add(20 * time.Second); w.seats() != "reserved: idle idle; dynamic: " && time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+		w.settle()
+	}
+	w.seated("reserved: idle idle; dynamic: ")
+	w.verified()
+}
+
 func TestPlacementGroupConfigurationsThatAreWrong(t *testing.T) {
 	t.Parallel()
 	for doc, says := range map[string]string{

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import time
-import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -971,11 +970,6 @@ _OPTIONS = frozenset(
         "preempt_for_quota",
     }
 )
-
-
-def new_task_id() -> str:
-    """An id for a task that was given none."""
-    return "task-" + uuid.uuid4().hex[:12]
 
 
 def _failure(error: ScheduleMeshError) -> dict[str, Any]:
