@@ -26,8 +26,8 @@ var mayImport = map[string][]string{
 	"bridge": {"bridge"},
 	"agents": {"ledger", "bridge", "sched"},
 	// Several clusters, and jobs over them.
-	"clusters": {},
-	"jobs":     {"clusters", "ledger", "db"},
+	"clusters": {"ledger", "sched", "db"},
+	"jobs":     {"clusters", "ledger", "sched", "db"},
 	// The view: pages get view models, never rows.
 	"web":      {"static"},
 	"static":   {},

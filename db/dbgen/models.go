@@ -10,12 +10,37 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
+type Cluster struct {
+	Name       string
+	Spec       []byte
+	FileSpec   []byte
+	Source     string
+	Removed    bool
+	Held       bool
+	HoldReason string
+	HoldActor  string
+	HeldSince  *time.Time
+	Rev        int64
+	Status     []byte
+	CreatedAt  time.Time
+	UpdatedAt  time.Time
+}
+
 type ClusterLease struct {
 	Cluster   string
 	Server    string
 	Since     time.Time
 	Nodes     []byte
 	NodesSeen *time.Time
+}
+
+type ClusterSample struct {
+	Cluster string
+	At      time.Time
+	Score   float32
+	Total   []byte
+	Used    []byte
+	Jobs    int32
 }
 
 type Deployment struct {
@@ -31,6 +56,69 @@ type IdempotencyKey struct {
 	Status      *int32
 	Body        []byte
 	CreatedAt   time.Time
+}
+
+type Job struct {
+	Uid              pgtype.UUID
+	SubmissionID     string
+	JobID            string
+	Entrypoint       string
+	RuntimeEnv       []byte
+	Metadata         []byte
+	Tags             []string
+	PreferredCluster string
+	Requirements     []byte
+	Reserve          string
+	Priority         int64
+	QueueTimeoutMs   int64
+	MaxRetries       int32
+	RetryOn          []string
+	SubmittedBy      string
+	Fingerprint      []byte
+	State            string
+	Code             string
+	Reason           string
+	Attempt          int32
+	Cluster          string
+	RayID            string
+	Session          string
+	MergedEnv        []byte
+	Placement        []byte
+	Tried            []byte
+	StopRequestedBy  string
+	StopRequestedAt  *time.Time
+	ExitCode         *int32
+	ErrorType        string
+	Message          string
+	LogTail          string
+	CreatedAt        time.Time
+	QueuedAt         time.Time
+	PlacedAt         *time.Time
+	AcceptedAt       *time.Time
+	StartedAt        *time.Time
+	EndedAt          *time.Time
+	Rev              int64
+}
+
+type JobEvent struct {
+	ID      int64
+	JobUid  pgtype.UUID
+	At      time.Time
+	Type    string
+	Actor   string
+	Attempt int32
+	Cluster string
+	Code    string
+	Message string
+	Detail  []byte
+}
+
+type JobStray struct {
+	Cluster string
+	RayID   string
+	JobUid  pgtype.UUID
+	Attempt int32
+	Since   time.Time
 }
 
 type Loan struct {
@@ -69,6 +157,33 @@ type Node struct {
 	HoldActor  string
 	HeldAt     time.Time
 	DrainUntil *time.Time
+}
+
+type OutsideJob struct {
+	Cluster    string
+	RayID      string
+	Kind       string
+	Entrypoint string
+	State      string
+	Message    string
+	Metadata   []byte
+	StartedAt  *time.Time
+	EndedAt    *time.Time
+	SeenAt     time.Time
+}
+
+type Package struct {
+	Name      string
+	Size      int64
+	Complete  bool
+	CreatedAt time.Time
+	UsedAt    time.Time
+}
+
+type PackagePiece struct {
+	Name string
+	N    int32
+	Data []byte
 }
 
 type PlacementGroup struct {
