@@ -120,6 +120,7 @@ type Hello struct {
 	Deployment    string `json:"deployment"`
 	ClusterID     string `json:"cluster_id"` // of the Ray cluster; another one means every agent is gone
 	RayAddress    string `json:"ray_address"`
+	Dashboard     string `json:"dashboard"`     // URL of Ray's dashboard, "" when there is none (yet)
 	RayNamespace  string `json:"ray_namespace"` // where agents live unless they choose another
 	NodeID        string `json:"node_id"`       // the node the sidecar is on
 	RayVersion    string `json:"ray_version"`

@@ -3,6 +3,9 @@ package bridge_test
 import (
 	"context"
 	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"syscall"
@@ -18,6 +21,9 @@ func TestFakeConforms(t *testing.T) {
 	bridgetest.Run(t, func(t *testing.T) *bridgetest.Subject {
 		t.Parallel()
 		cluster := bridge.NewFakeCluster()
+		dashboard := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, `{"ray_version": "fake"}`) }))
+		t.Cleanup(dashboard.Close)
+		cluster.Dashboard = dashboard.URL
 		fake := cluster.Bridge("conformance")
 		return &bridgetest.Subject{
 			Bridge: fake, Deployment: "conformance",

@@ -20,6 +20,8 @@ import (
 // Nothing in it sleeps. Only what is meant to hang (a constructor, a cancel, a wait for room) waits,
 // on timers, so that a testing/synctest bubble makes even that instant.
 type FakeCluster struct {
+	Dashboard string // what Hello says; set before the first bridge
+
 	mu      sync.Mutex
 	nodes   map[string]*fakeNode
 	order   []string // node ids
@@ -314,7 +316,7 @@ func (f *Fake) Hello(ctx context.Context) (Hello, error) {
 	}
 	h := Hello{
 		Protocol: Protocol, Session: fmt.Sprint("session-", f.session), Deployment: f.deployment,
-		ClusterID: "fake", NodeID: f.Cluster.order[0], RayAddress: "fake", RayNamespace: f.namespace(), RayVersion: "fake", PythonVersion: "fake", PID: 1,
+		ClusterID: "fake", NodeID: f.Cluster.order[0], RayAddress: "fake", Dashboard: f.Cluster.Dashboard, RayNamespace: f.namespace(), RayVersion: "fake", PythonVersion: "fake", PID: 1,
 	}
 	if f.Cluster.claim != nil {
 		claim := *f.Cluster.claim

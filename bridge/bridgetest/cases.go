@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"net/http"
 	"strings"
 	"sync"
 	"time"
@@ -19,6 +20,17 @@ func (s *scene) hello() {
 	if h.Protocol != bridge.Protocol || h.Deployment != s.Deployment || h.Session == "" || h.ClusterID == "" ||
 		h.RayVersion == "" || h.PythonVersion == "" || h.RayAddress == "" || h.RayNamespace == "" || h.NodeID == "" || h.PID == 0 {
 		s.t.Errorf("hello is incomplete: %+v", h)
+	}
+	resp, err := http.Get(h.Dashboard + "/api/version")
+	if err != nil {
+		s.t.Fatalf("the dashboard is said to be at %q: %v", h.Dashboard, err)
+	}
+	defer resp.Body.Close()
+	var said struct {
+		RayVersion string `json:"ray_version"`
+	}
+	if err := json.NewDecoder(resp.Body).Decode(&said); err != nil || said.RayVersion != h.RayVersion {
+		s.t.Errorf("the dashboard at %s answers %s, %+v, %v", h.Dashboard, resp.Status, said, err)
 	}
 }
 

@@ -21,7 +21,7 @@ from schedulemesh.bridge.calls import KINDS
 from schedulemesh.bridge.errors import BridgeError, bad_request
 from schedulemesh.bridge.events import Events
 from schedulemesh.bridge.groups import DEFAULT_TIMEOUT, check
-from schedulemesh.bridge.store import CLAIM_RENEW, Store, read_claim
+from schedulemesh.bridge.store import CLAIM_RENEW, Store, read_claim, read_dashboard
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ class Server:
     """The routes.
 
     Args:
-        about: what ``hello`` answers, but for the claim.
+        about: what ``hello`` answers, but for what may change: the claim, the dashboard's address.
         token: what callers must send as bearer token; empty for none.
     """
 
@@ -113,10 +113,10 @@ class Server:
             return _error(BridgeError("internal", f"{type(error).__name__}: {error}", unknown=True), 500)
 
     async def hello(self, _: web.Request) -> web.Response:
-        claim = await asyncio.to_thread(read_claim)
+        claim, dashboard = await asyncio.to_thread(lambda: (read_claim(), read_dashboard()))
         if claim is not None:
             claim = {"deployment": claim["deployment"], "url": claim["url"]}
-        return _json({**self._about, "claim": claim})
+        return _json({**self._about, "dashboard": dashboard, "claim": claim})
 
     async def claim(self, request: web.Request) -> web.Response:
         body = await _body(request)

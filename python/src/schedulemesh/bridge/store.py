@@ -34,6 +34,15 @@ def read_claim() -> dict[str, Any] | None:
     return claim
 
 
+def read_dashboard() -> str:
+    """The URL of Ray's dashboard as Ray knows it; empty when there is none, or not yet.
+
+    One that listens on loopback is only for the head's own machine.
+    """
+    value = internal_kv._internal_kv_get(b"webui:url", namespace=b"dashboard")
+    return f"http://{value.decode()}" if value else ""
+
+
 class Store:
     """The KV as one deployment sees it.
 
