@@ -62,6 +62,8 @@ type Config struct {
 	// BridgeURL == "fake" runs the in-process fake (benchmarks and demos without Ray).
 	Python     string
 	RayAddress string
+	// NoRay runs no agents: for jobs alone, or beside other servers that do.
+	NoRay bool
 	// RunDir holds sockets and other small run-time files.
 	RunDir string
 	// Lanes off: a transaction for each call (benchmarks only).
@@ -175,7 +177,9 @@ func (a *App) Start(ctx context.Context) error {
 		BaseContext: func(net.Listener) context.Context { return run },
 		ErrorLog:    slog.NewLogLogger(a.log.Handler(), slog.LevelDebug)}
 	go func() { _ = a.http.Serve(a.listener) }()
-	a.agents.Load().Start()
+	if !a.cfg.NoRay {
+		a.agents.Load().Start()
+	}
 	a.log.Info("listening", "url", a.URL())
 	return nil
 }
@@ -206,6 +210,8 @@ func (a *App) bridges(ctx context.Context) (func(context.Context) (bridge.Bridge
 		return nil, err
 	}
 	switch {
+	case a.cfg.NoRay:
+		return nil, nil // the seat never asks
 	case a.cfg.Bridge != nil:
 		return func(context.Context) (bridge.Bridge, error) { return a.cfg.Bridge(deployment), nil }, nil
 	case a.cfg.BridgeURL == "fake":
@@ -325,7 +331,7 @@ func plain(w http.ResponseWriter, status int, text string) {
 	_, _ = io.WriteString(w, text+"\n")
 }
 
-// readyz says whether this server can do its work: the database answers, and Ray too.
+// readyz says whether this server can do its work: the database answers, and Ray too, if it is to run agents.
 func (a *App) readyz(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithTimeout(r.Context(), 2*time.Second)
 	defer cancel()
@@ -333,7 +339,9 @@ func (a *App) readyz(w http.ResponseWriter, r *http.Request) {
 	if err := a.ledger.Ready(ctx); err != nil {
 		status, lines[0] = http.StatusServiceUnavailable, "ledger: "+err.Error()
 	}
-	if up, why := a.agents.Load().Up(); !up {
+	if a.cfg.NoRay {
+		lines[1] = "ray: not used here"
+	} else if up, why := a.agents.Load().Up(); !up {
 		status, lines[1] = http.StatusServiceUnavailable, "ray: the sidecar does not answer yet"
 		if why != nil {
 			lines[1] = "ray: " + why.Error()
@@ -378,9 +386,9 @@ func (a *App) Ray() (address, cluster string, up bool) {
 // Ledger is the door to quota and tasks, for tests.
 func (a *App) Ledger() *ledger.Ledger { return a.ledger }
 
-// WaitReady waits until the sidecar answers.
+// WaitReady waits until the sidecar answers, if there is to be one.
 func (a *App) WaitReady(ctx context.Context) error {
-	for {
+	for !a.cfg.NoRay {
 		up, why := a.agents.Load().Up()
 		if up {
 			return nil
@@ -391,6 +399,7 @@ func (a *App) WaitReady(ctx context.Context) error {
 		case <-time.After(20 * time.Millisecond):
 		}
 	}
+	return nil
 }
 
 // Stop closes everything in order; agents keep running in Ray.

@@ -209,3 +209,18 @@ func eventually(t *testing.T, what string, ok func() bool) {
 		}
 	}
 }
+
+func TestAServerWithoutRayLeavesAgentsToTheOthers(t *testing.T) {
+	t.Parallel()
+	s := newShared()
+	url, file := testdb.New(t), t.TempDir()+"/token"
+	a := start(t, app.Config{DatabaseURL: url, TokenFile: file, Bridge: s.bridge, NoRay: true})
+	want(t, send(t, a, "GET", "/readyz", ""), 200, "ledger: ok\nray: not used here\n")
+	want(t, send(t, a, "POST", "/api/v1/pools", `{"name": "p", "resources": {"cpu": 8}}`), 201)
+	want(t, send(t, a, "POST", "/api/v1/tasks", `{"task_id": "t", "pool": "p", "resources": {"cpu": 1}, `+class+`}`), 201, `"state":"reserved"`)
+	if s.open.Load() != 0 {
+		t.Fatal("it opened a bridge")
+	}
+	start(t, app.Config{DatabaseURL: url, TokenFile: file, Bridge: s.bridge})
+	want(t, send(t, a, "GET", "/api/v1/tasks/t?wait=10s", ""), 200, `"state":"running"`)
+}

@@ -56,6 +56,8 @@ func TestHelpIsOnStandardOutputAndMistakesOnTheOther(t *testing.T) {
 		"none of debug, info":       {"serve", "--database", "postgres://x/y", "--log-level", "loud"},
 		"`server up` running here":  {"verify", "--data", t.TempDir()},
 		"inside --data":             {"up", "--data", t.TempDir(), "--ray-session", "../elsewhere"},
+		"leave one of them out":     {"serve", "--database", "postgres://x/y", "--no-ray", "--bridge-url", "fake"},
+		"serves one Ray cluster":    {"up", "--data", t.TempDir(), "--no-ray", "--ray-session", "s"},
 		"neither json nor text":     {"serve", "--database", "postgres://x/y", "--log-format", "xml"},
 		"run this in a checkout of": {"up", "--data", t.TempDir(), "--database", "postgres://x/y", "--python-project", t.TempDir()},
 	} {
@@ -131,7 +133,7 @@ type upInMake struct {
 
 var urlLine = regexp.MustCompile(`^ +(http://\S+)$`)
 
-func startUp(t *testing.T) *upInMake {
+func startUp(t *testing.T, ray ...string) *upInMake {
 	t.Helper()
 	self, err := os.Executable()
 	if err != nil {
@@ -147,7 +149,7 @@ func startUp(t *testing.T) *upInMake {
 		t.Fatal(err)
 	}
 	u := &upInMake{data: filepath.Join(dir, "data")}
-	makefile := fmt.Sprintf("run:\n\t@echo $$$$; exec %s up --parent $$PPID --bridge-url fake --data %s\n", self, u.data)
+	makefile := fmt.Sprintf("run:\n\t@echo $$$$; exec %s up --parent $$PPID %s --data %s\n", self, strings.Join(ray, " "), u.data)
 	if err := os.WriteFile(filepath.Join(dir, "Makefile"), []byte(makefile), 0o644); err != nil {
 		t.Fatal(err)
 	}
@@ -207,7 +209,7 @@ func (u *upInMake) postgresRuns() bool {
 
 func TestCtrlCStopsEverything(t *testing.T) {
 	t.Parallel()
-	u := startUp(t)
+	u := startUp(t, "--bridge-url", "fake")
 	resp, err := http.Get(u.url + "/readyz")
 	if err != nil || resp.StatusCode != http.StatusOK {
 		t.Fatalf("%v, %v", resp, err)
@@ -246,9 +248,34 @@ func TestCtrlCStopsEverything(t *testing.T) {
 	}
 }
 
+func TestUpWithoutRayIsReadyAndFound(t *testing.T) {
+	t.Parallel()
+	u := startUp(t, "--no-ray", "--temporary", "--python-project", "nowhere")
+	resp, err := http.Get(u.url + "/readyz")
+	if err != nil {
+		t.Fatal(err)
+	}
+	body, err := io.ReadAll(resp.Body)
+	resp.Body.Close()
+	if err != nil || resp.StatusCode != http.StatusOK || string(body) != "ledger: ok\nray: not used here\n" {
+		t.Errorf("%s, %q, %v", resp.Status, body, err)
+	}
+	var says serverNotice
+	text, err := os.ReadFile(u.notice)
+	if err := errors.Join(err, json.Unmarshal(text, &says)); err != nil || says.URL != u.url || says.RayAddress != "" || !exists(says.TokenFile) {
+		t.Errorf("the notice says %+v, %v", says, err)
+	}
+	if err := u.cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	if said := u.ended(t); !strings.Contains(said, "running no agents") || strings.Contains(said, "Ray is up") || exists(says.Data) {
+		t.Errorf("its data is still there: %v; it said:\n%s", exists(says.Data), said)
+	}
+}
+
 func TestKilledMakeStopsTheServer(t *testing.T) {
 	t.Parallel()
-	u := startUp(t)
+	u := startUp(t, "--bridge-url", "fake")
 	if err := u.cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
@@ -262,7 +289,7 @@ func TestKilledMakeStopsTheServer(t *testing.T) {
 
 func TestKilledServerTakesItsPostgresAlong(t *testing.T) {
 	t.Parallel()
-	u := startUp(t)
+	u := startUp(t, "--bridge-url", "fake")
 	if err := syscall.Kill(u.server, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}

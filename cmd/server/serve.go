@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -18,7 +19,7 @@ type serverSettings struct {
 	database, addr, allowedHosts, tokenFile, tokens string
 	bridgeURL, bridgeToken                          string
 	python, rayAddress, runDir                      string
-	singleTransactions                              bool
+	noRay, singleTransactions                       bool
 	shutdownTimeout                                 time.Duration
 	logLevel, logFormat                             string
 }
@@ -33,6 +34,7 @@ func (c *serverSettings) register(s *settings, logFormat string) {
 	s.secret(&c.bridgeToken, "SCHEDULEMESH_BRIDGE_TOKEN", "the token that sidecar asks for")
 	s.text(&c.python, "python", "FILE", "SCHEDULEMESH_PYTHON", "", "a Python with Ray and the schedulemesh package, to start a sidecar with")
 	s.text(&c.rayAddress, "ray-address", "HOST:PORT", "RAY_ADDRESS", "", "the Ray cluster that sidecar joins")
+	s.toggle(&c.noRay, "no-ray", "SCHEDULEMESH_NO_RAY", "no sidecar and no agents: for jobs on other clusters alone, or beside servers that run agents")
 	s.text(&c.runDir, "run-dir", "DIR", "SCHEDULEMESH_RUN_DIR", "", "for sockets and other small files of a run")
 	s.duration(&c.shutdownTimeout, "shutdown-timeout", "SCHEDULEMESH_SHUTDOWN_TIMEOUT", 10*time.Second, "how long requests may take to finish when stopping")
 	s.text(&c.logLevel, "log-level", "LEVEL", "SCHEDULEMESH_LOG_LEVEL", "info", "debug, info, warn or error")
@@ -52,11 +54,20 @@ func (c *serverSettings) config(logger *slog.Logger) app.Config {
 		BridgeToken:        c.bridgeToken,
 		Python:             c.python,
 		RayAddress:         c.rayAddress,
+		NoRay:              c.noRay,
 		RunDir:             c.runDir,
 		SingleTransactions: c.singleTransactions,
 		Logger:             logger,
 		ShutdownTimeout:    c.shutdownTimeout,
 	}
+}
+
+// check says which settings do not go together.
+func (c *serverSettings) check() error {
+	if c.noRay && (c.bridgeURL != "" || c.settings.isGiven("ray-address") && !c.settings.given["RAY_ADDRESS"]) {
+		return errors.New("--no-ray goes neither with --bridge-url nor with --ray-address: leave one of them out")
+	}
+	return nil
 }
 
 // logHandler writes logs to w in the format and from the level that were asked for.
@@ -94,7 +105,8 @@ func serveCommand() *command {
 		help: `
 Runs the server on a Postgres and a Ray cluster that run already: what a
 container or a unit file calls. It migrates the database, connects to a sidecar
-(--bridge-url) or starts one (--python, --ray-address), and logs to standard error.`,
+(--bridge-url) or starts one (--python, --ray-address), and logs to standard error.
+With --no-ray it runs no agents, only jobs on the clusters of clusters.yaml.`,
 		settings: func(s *settings) {
 			s.text(&c.database, "database", "URL", "DATABASE_URL", "", "the Postgres, as postgres://user:password@host:5432/name; required")
 			c.register(s, "json")
@@ -102,6 +114,9 @@ container or a unit file calls. It migrates the database, connects to a sidecar
 		run: func(ctx context.Context, io stdio, args []string) error {
 			if len(args) > 0 {
 				return errUsage
+			}
+			if err := c.check(); err != nil {
+				return err
 			}
 			handler, err := c.logHandler(io.err)
 			if err != nil {

@@ -40,6 +40,7 @@ embedded Postgres, unless DATABASE_URL names one; a Python environment with Ray,
 unless SCHEDULEMESH_PYTHON names one; a Ray head, unless RAY_ADDRESS names a
 cluster; the sidecar and the server. What it makes is kept in one directory, so
 that the next start goes on where this one ended. Ctrl-C stops all of it.
+With --no-ray there is neither Ray nor Python: only jobs, on other clusters.
 
 Outside a checkout of ScheduleMesh it needs SCHEDULEMESH_PYTHON; ` + "`schedulemesh up`" + `
 of the Python package sets it.`,
@@ -59,6 +60,12 @@ of the Python package sets it.`,
 		run: func(ctx context.Context, io stdio, args []string) error {
 			if len(args) > 0 {
 				return errUsage
+			}
+			if err := c.server.check(); err != nil {
+				return err
+			}
+			if c.server.noRay && c.raySession != "" {
+				return errors.New("--no-ray does not go with --ray-session, which serves one Ray cluster")
 			}
 			ctx, stop := context.WithCancel(ctx)
 			defer stop()
@@ -129,7 +136,12 @@ func (c *upSettings) up(ctx context.Context, out stdio) (err error) {
 	}
 	stops = append(stops, forget)
 
-	if c.server.bridgeURL == "" {
+	switch {
+	case c.server.noRay:
+		say("running no agents: for jobs alone")
+	case c.server.bridgeURL != "":
+		say("using the sidecar at %s", c.server.bridgeURL)
+	default:
 		if err := c.ensurePython(ctx, progress); err != nil {
 			return err
 		}
@@ -144,8 +156,6 @@ func (c *upSettings) up(ctx context.Context, out stdio) (err error) {
 		} else {
 			say("using the Ray cluster at %s", c.server.rayAddress)
 		}
-	} else {
-		say("using the sidecar at %s", c.server.bridgeURL)
 	}
 
 	a, err := app.New(ctx, c.server.config(logger))
