@@ -35,6 +35,8 @@ type API interface {
 	Wait(ctx context.Context, submissionID string, until func(Job) bool) (Job, error)
 	// Find lists jobs, newest first.
 	Find(ctx context.Context, f Filter) (Page, error)
+	// Live counts the jobs that have not ended, by cluster ("": nowhere yet) and state.
+	Live(ctx context.Context) (map[string]map[string]int, error)
 	// Stop has a job stopped; one that is over already is just answered.
 	Stop(ctx context.Context, submissionID, actor string) (Job, error)
 	// Events is a job's history, oldest first.
