@@ -148,7 +148,7 @@ func (s *PackageStore) OpenPackage(ctx context.Context, uri string) (io.ReadClos
 	if err != nil {
 		return nil, 0, packageError(err)
 	}
-	return &packageReader{ctx: ctx, store: s, name: name}, size, nil
+	return &packageReader{ctx: ctx, store: s, name: name, left: size}, size, nil
 }
 
 // use is the size of a package that somebody means to use.
@@ -172,24 +172,26 @@ type packageReader struct {
 	ctx   context.Context
 	store *PackageStore
 	name  string
+	left  int64 // bytes
 	next  int32
 	piece []byte
 	err   error
 }
 
 func (r *packageReader) Read(into []byte) (int, error) {
-	if len(r.piece) == 0 && r.err == nil {
+	switch {
+	case r.err != nil:
+	case r.left == 0:
+		r.err = io.EOF
+	case len(r.piece) == 0:
 		r.piece, r.err = r.store.q.Piece(r.ctx, dbgen.PieceParams{Name: r.name, N: r.next})
 		r.next++
-		if errors.Is(r.err, pgx.ErrNoRows) {
-			r.err = io.EOF
-		}
 	}
 	if r.err != nil {
 		return 0, r.err
 	}
 	n := copy(into, r.piece)
-	r.piece = r.piece[n:]
+	r.piece, r.left = r.piece[n:], r.left-int64(n)
 	return n, nil
 }
 

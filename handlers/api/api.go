@@ -28,14 +28,17 @@ const (
 	defaultPriority  = 5.0
 )
 
-// Deps are what the API works with. Ledger, Logs and Agents are required.
+// Deps are what the API works with. What has no default is required.
 type Deps struct {
-	Ledger  Ledger
-	Logs    Logs
-	Agents  Agents
-	Metrics Metrics // nil: kept in memory
-	Logger  *slog.Logger
-	Version string // of the server, for the OpenAPI document
+	Ledger   Ledger
+	Logs     Logs
+	Agents   Agents
+	Jobs     Jobs
+	Clusters Clusters
+	Packages Packages
+	Metrics  Metrics // nil: kept in memory
+	Logger   *slog.Logger
+	Version  string // of the server, for the OpenAPI document
 	// Server says what this server is; nil: only its version.
 	Server func(context.Context) (Server, error)
 	Now    func() time.Time // nil: time.Now
@@ -48,6 +51,9 @@ type API struct {
 	ledger    Ledger
 	logs      Logs
 	agents    Agents
+	jobs      Jobs
+	clusters  Clusters
+	packages  Packages
 	metrics   Metrics
 	server    func(context.Context) (Server, error)
 	now       func() time.Time
@@ -61,7 +67,7 @@ type API struct {
 
 // New registers every operation.
 func New(d Deps) *API {
-	a := &API{ledger: d.Ledger, logs: d.Logs, agents: d.Agents, metrics: d.Metrics, server: d.Server, now: d.Now, heartbeat: d.Heartbeat, log: d.Logger}
+	a := &API{ledger: d.Ledger, logs: d.Logs, agents: d.Agents, jobs: d.Jobs, clusters: d.Clusters, packages: d.Packages, metrics: d.Metrics, server: d.Server, now: d.Now, heartbeat: d.Heartbeat, log: d.Logger}
 	if a.now == nil {
 		a.now = time.Now
 	}

@@ -3,8 +3,11 @@ package api
 import (
 	"context"
 	"encoding/json"
+	"io"
 	"time"
 
+	"github.com/schedulemesh/schedulemesh/clusters"
+	"github.com/schedulemesh/schedulemesh/jobs"
 	"github.com/schedulemesh/schedulemesh/ledger"
 	"github.com/schedulemesh/schedulemesh/sched"
 )
@@ -82,6 +85,26 @@ type Agents interface {
 	// EnsureHealth asks every agent for a sign of life; recreate has those that give none, or have been
 	// starting for longer than the timeout, made again.
 	EnsureHealth(ctx context.Context, ns string, timeout time.Duration, recreate bool, actor string) (ledger.Health, error)
+}
+
+// Jobs is what may be done with jobs: *jobs.Service.
+type Jobs = jobs.API
+
+// Clusters is what the API needs of *clusters.Registry.
+type Clusters interface {
+	All() []clusters.Cluster
+	Get(name string) (clusters.Cluster, bool)
+	Put(ctx context.Context, s clusters.Spec, actor string, ifRev int64) (clusters.Cluster, error)
+	Delete(ctx context.Context, name, actor string) error
+	Hold(ctx context.Context, name string, held bool, reason, actor string) (clusters.Cluster, error)
+	Import(ctx context.Context, specs []clusters.Spec, actor string) error
+	History(ctx context.Context, name string, since time.Time, points int) ([]clusters.Sample, error)
+}
+
+// Packages keeps packed directories: *jobs.PackageStore.
+type Packages interface {
+	HasPackage(ctx context.Context, uri string) (bool, error)
+	SavePackage(ctx context.Context, uri string, size int64, body io.Reader) error
 }
 
 // Metrics keeps what agents report about themselves.
