@@ -33,6 +33,10 @@ func (p pipeline) QueryRow(context.Context, string, ...any) pgx.Row {
 	panic("ledger: a query that answers a row cannot be queued")
 }
 
+func (p pipeline) SendBatch(context.Context, *pgx.Batch) pgx.BatchResults {
+	panic("ledger: a batch cannot be queued in another")
+}
+
 // sideWrite is a statement that belongs to a batch beside its row updates.
 type sideWrite interface {
 	queue(ctx context.Context, q *dbgen.Queries) error

@@ -85,6 +85,7 @@ type Job struct {
 	MergedEnv        []byte
 	Placement        []byte
 	Tried            []byte
+	Notes            []byte
 	StopRequestedBy  string
 	StopRequestedAt  *time.Time
 	ExitCode         *int32

@@ -60,6 +60,7 @@ CREATE TABLE jobs (
     merged_env        jsonb,                              -- runtime_env as sent
     placement         jsonb,                              -- why this cluster, why not the others
     tried             jsonb       NOT NULL DEFAULT '[]',  -- clusters that failed this attempt, and why
+    notes             jsonb       NOT NULL DEFAULT '[]',  -- what a caller should know of how it was taken
     stop_requested_by text        NOT NULL DEFAULT '',
     stop_requested_at timestamptz,
     exit_code         integer,
@@ -80,6 +81,7 @@ CREATE TABLE jobs (
     CONSTRAINT jobs_placed_somewhere CHECK (state IN ('QUEUED', 'FAILED', 'STOPPED') OR cluster <> '')
 );
 CREATE INDEX jobs_live ON jobs (created_at) WHERE ended_at IS NULL;
+CREATE INDEX jobs_line ON jobs (priority DESC, created_at, uid) WHERE state = 'QUEUED';
 CREATE INDEX jobs_created ON jobs (created_at, uid);
 CREATE INDEX jobs_job_id ON jobs (job_id);
 CREATE INDEX jobs_cluster ON jobs (cluster, created_at);
