@@ -35,7 +35,7 @@ var mayImport = map[string][]string{
 	// The whole, and what runs it.
 	"app":   {"handlers", "web", "static", "ledger", "db", "agents", "bridge", "sched", "jobs", "clusters"},
 	"local": {},
-	"cmd":   {"app", "local", "db", "ledger", "simulate", "sched"},
+	"cmd":   {"app", "clusters", "local", "db", "ledger", "simulate", "sched"},
 	// Workloads put through the core, past what one machine could run.
 	"simulate": {"sched"},
 	// For tests and building only.

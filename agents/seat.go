@@ -147,6 +147,15 @@ func (s *Seat) Hello() bridge.Hello {
 	return bridge.Hello{}
 }
 
+// Ask has the sidecar say it again. On a server that does not lead there is none.
+func (s *Seat) Ask(ctx context.Context) (bridge.Hello, error) {
+	p, err := s.current()
+	if p == nil {
+		return bridge.Hello{}, err
+	}
+	return p.b.Hello(ctx)
+}
+
 // Logs reads what a task's agent printed, as Pool.Logs does. Only the server that
 // leads can.
 func (s *Seat) Logs(ctx context.Context, ns, taskID, stream string, offset, limit int64) (string, int64, bool, error) {

@@ -28,6 +28,7 @@ import (
 
 	"github.com/schedulemesh/schedulemesh/agents"
 	"github.com/schedulemesh/schedulemesh/bridge"
+	"github.com/schedulemesh/schedulemesh/clusters"
 	"github.com/schedulemesh/schedulemesh/db"
 	"github.com/schedulemesh/schedulemesh/handlers/api"
 	"github.com/schedulemesh/schedulemesh/handlers/auth"
@@ -64,6 +65,11 @@ type Config struct {
 	RayAddress string
 	// NoRay runs no agents: for jobs alone, or beside other servers that do.
 	NoRay bool
+	// Clusters is the file with the clusters for jobs (clusters.yaml), "" for none. It is
+	// read again when it changes.
+	Clusters string
+	// ClusterLostAfter is how long a cluster may be silent before its jobs are lost, default 1 min.
+	ClusterLostAfter time.Duration
 	// RunDir holds sockets and other small run-time files.
 	RunDir string
 	// Lanes off: a transaction for each call (benchmarks only).
@@ -80,6 +86,7 @@ type App struct {
 	registry  *prometheus.Registry
 	pool      *pgxpool.Pool
 	ledger    *ledger.Ledger
+	clusters  *clusters.Registry
 	agents    atomic.Pointer[agents.Seat]
 	figures   *api.MemoryMetrics
 	auth      *auth.Auth
@@ -132,6 +139,9 @@ func New(ctx context.Context, cfg Config) (a *App, err error) {
 	}
 	a.registry.MustRegister(a.ledger.GroupGauges())
 	a.collected = collect(a.ledger.Loaded())
+	if err := a.openJobs(ctx); err != nil {
+		return nil, err
+	}
 	return a, nil
 }
 
@@ -168,6 +178,7 @@ func (a *App) Start(ctx context.Context) error {
 	a.figures = api.NewMemoryMetrics(time.Now)
 	a.agents.Store(agents.NewSeat(agents.Options{Ledger: a.ledger, URL: a.URL(), Figures: a.figures.Report, Metrics: agents.NewMetrics(a.registry), Logger: a.log}, open))
 	a.alive.Go(func() { a.watchBalances(run) })
+	a.alive.Go(func() { a.runJobs(run) })
 
 	handler, err := a.handler()
 	if err != nil {
@@ -179,6 +190,7 @@ func (a *App) Start(ctx context.Context) error {
 	go func() { _ = a.http.Serve(a.listener) }()
 	if !a.cfg.NoRay {
 		a.agents.Load().Start()
+		a.alive.Go(func() { a.followLocal(run) })
 	}
 	a.log.Info("listening", "url", a.URL())
 	return nil
@@ -420,13 +432,16 @@ func (a *App) Stop(ctx context.Context) error {
 	if s := a.agents.Load(); s != nil {
 		err = errors.Join(err, s.Stop(ctx))
 	}
+	a.alive.Wait() // before the leases go
+	if a.clusters != nil {
+		a.clusters.Close()
+	}
 	if a.ledger != nil {
 		a.ledger.Close()
 	}
 	if a.collected != nil {
 		a.collected()
 	}
-	a.alive.Wait()
 	if a.pool != nil {
 		a.pool.Close()
 	}

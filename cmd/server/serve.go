@@ -6,10 +6,12 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"os"
 	"strings"
 	"time"
 
 	"github.com/schedulemesh/schedulemesh/app"
+	"github.com/schedulemesh/schedulemesh/clusters"
 )
 
 // serverSettings are those of the server itself, the same for `up` and `serve`.
@@ -18,9 +20,9 @@ type serverSettings struct {
 
 	database, addr, allowedHosts, tokenFile, tokens string
 	bridgeURL, bridgeToken                          string
-	python, rayAddress, runDir                      string
+	python, rayAddress, runDir, clusters            string
 	noRay, singleTransactions                       bool
-	shutdownTimeout                                 time.Duration
+	shutdownTimeout, clusterLostAfter               time.Duration
 	logLevel, logFormat                             string
 }
 
@@ -35,6 +37,8 @@ func (c *serverSettings) register(s *settings, logFormat string) {
 	s.text(&c.python, "python", "FILE", "SCHEDULEMESH_PYTHON", "", "a Python with Ray and the schedulemesh package, to start a sidecar with")
 	s.text(&c.rayAddress, "ray-address", "HOST:PORT", "RAY_ADDRESS", "", "the Ray cluster that sidecar joins")
 	s.toggle(&c.noRay, "no-ray", "SCHEDULEMESH_NO_RAY", "no sidecar and no agents: for jobs on other clusters alone, or beside servers that run agents")
+	s.text(&c.clusters, "clusters", "FILE", "SCHEDULEMESH_CLUSTERS", "", "the clusters for jobs, read again when it changes; by default clusters.yaml here, or in schedulemesh in the user's configuration")
+	s.duration(&c.clusterLostAfter, "cluster-lost-after", "SCHEDULEMESH_CLUSTER_LOST_AFTER", time.Minute, "how long a cluster may not answer before the jobs on it count as lost")
 	s.text(&c.runDir, "run-dir", "DIR", "SCHEDULEMESH_RUN_DIR", "", "for sockets and other small files of a run")
 	s.duration(&c.shutdownTimeout, "shutdown-timeout", "SCHEDULEMESH_SHUTDOWN_TIMEOUT", 10*time.Second, "how long requests may take to finish when stopping")
 	s.text(&c.logLevel, "log-level", "LEVEL", "SCHEDULEMESH_LOG_LEVEL", "info", "debug, info, warn or error")
@@ -55,6 +59,8 @@ func (c *serverSettings) config(logger *slog.Logger) app.Config {
 		Python:             c.python,
 		RayAddress:         c.rayAddress,
 		NoRay:              c.noRay,
+		Clusters:           c.clusters,
+		ClusterLostAfter:   c.clusterLostAfter,
 		RunDir:             c.runDir,
 		SingleTransactions: c.singleTransactions,
 		Logger:             logger,
@@ -62,11 +68,19 @@ func (c *serverSettings) config(logger *slog.Logger) app.Config {
 	}
 }
 
-// check says which settings do not go together.
+// check says which settings do not go together, and finds the file of clusters.
 func (c *serverSettings) check() error {
 	if c.noRay && (c.bridgeURL != "" || c.settings.isGiven("ray-address") && !c.settings.given["RAY_ADDRESS"]) {
 		return errors.New("--no-ray goes neither with --bridge-url nor with --ray-address: leave one of them out")
 	}
+	if c.clusterLostAfter < time.Second {
+		return fmt.Errorf("--cluster-lost-after %s is too short: clusters are asked how they are once a second", c.clusterLostAfter)
+	}
+	file, found := clusters.FindConfig(c.clusters, c.settings.getenv)
+	if _, err := os.Stat(file); found && err != nil {
+		return fmt.Errorf("the file of clusters cannot be read: %w; correct --clusters", err)
+	}
+	c.clusters = absolute(file)
 	return nil
 }
 

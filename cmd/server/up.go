@@ -158,6 +158,9 @@ func (c *upSettings) up(ctx context.Context, out stdio) (err error) {
 		}
 	}
 
+	if c.server.clusters != "" {
+		say("jobs may go to the clusters in %s", c.server.clusters)
+	}
 	a, err := app.New(ctx, c.server.config(logger))
 	if err != nil {
 		return err

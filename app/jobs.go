@@ -1,0 +1,130 @@
+package app
+
+import (
+	"context"
+	"net"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/schedulemesh/schedulemesh/bridge"
+	"github.com/schedulemesh/schedulemesh/clusters"
+)
+
+// Every server takes jobs and shows them. The one with this lease, which is no
+// cluster's name, reads the configuration file, asks clusters how they are, and moves
+// jobs on.
+const jobsLease = "/jobs"
+
+// openJobs brings up what is known of clusters and jobs.
+func (a *App) openJobs(ctx context.Context) (err error) {
+	a.clusters, err = clusters.OpenRegistry(ctx, a.pool, clusters.RegistryOptions{Logger: a.log})
+	return err
+}
+
+// runJobs does the work of the lease whenever this server has it, until ctx ends.
+func (a *App) runJobs(ctx context.Context) {
+	a.ledger.Contend(jobsLease)
+	for ctx.Err() == nil {
+		leads, changed := a.ledger.Leads(jobsLease)
+		if leads {
+			a.leadJobs(ctx, changed)
+			continue
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+		}
+	}
+}
+
+// leadJobs works until the lease is lost.
+func (a *App) leadJobs(ctx context.Context, changed <-chan struct{}) {
+	ctx, cancel := context.WithCancel(ctx)
+	var work sync.WaitGroup
+	defer work.Wait()
+	defer cancel()
+	if a.cfg.Clusters != "" {
+		work.Go(func() { a.clusters.WatchFile(ctx, a.cfg.Clusters) })
+	}
+	for leads := true; leads && ctx.Err() == nil; leads, changed = a.ledger.Leads(jobsLease) {
+		select {
+		case <-changed:
+		case <-ctx.Done():
+		}
+	}
+}
+
+const lookAtLocal = 250 * time.Millisecond
+
+// followLocal keeps the cluster whose agents this server runs among those that jobs may go to.
+func (a *App) followLocal(ctx context.Context) {
+	var known bridge.Hello
+	for ; ctx.Err() == nil; sleep(ctx, lookAtLocal) {
+		hello := a.agents.Load().Hello()
+		if hello.RayAddress == known.RayAddress && hello.ClusterID == known.ClusterID {
+			continue
+		}
+		if hello.Dashboard == "" { // it starts after what the sidecar needs
+			if hello, _ = a.agents.Load().Ask(ctx); hello.Dashboard == "" {
+				continue
+			}
+		}
+		spec := clusters.Spec{Name: clusters.FromLocal, HeadAddress: hello.RayAddress, Dashboard: hello.Dashboard, Weight: 1, Token: rayToken(os.Getenv)}
+		if !a.reaches(hello.Dashboard) {
+			a.log.Warn("no jobs can go to the cluster of this server's agents: its dashboard answers only on its own machine; start its head with --dashboard-host", "dashboard", hello.Dashboard)
+		} else if err := a.clusters.SetLocal(ctx, spec); err != nil {
+			if ctx.Err() == nil {
+				a.log.Error("the cluster of this server's agents is not among those for jobs", "error", err)
+			}
+			sleep(ctx, time.Second)
+			continue
+		}
+		known = hello
+	}
+}
+
+// reaches says whether a dashboard that the sidecar tells of can be asked from here: one on
+// loopback is on the sidecar's machine, at best.
+func (a *App) reaches(dashboard string) bool {
+	sidecar, err := url.Parse(a.cfg.BridgeURL)
+	if err != nil || sidecar.Hostname() == "" || onLoopback(sidecar.Hostname()) {
+		return true
+	}
+	at, err := url.Parse(dashboard)
+	return err == nil && !onLoopback(at.Hostname())
+}
+
+func onLoopback(host string) bool {
+	ip := net.ParseIP(host)
+	return host == "localhost" || ip != nil && ip.IsLoopback()
+}
+
+// rayToken says where Ray's own programs find the token of the cluster they use, nil when
+// it asks for none.
+func rayToken(getenv func(string) string) *clusters.Secret {
+	if strings.EqualFold(getenv("RAY_AUTH_MODE"), "disabled") {
+		return nil
+	}
+	if getenv("RAY_AUTH_TOKEN") != "" {
+		return &clusters.Secret{Env: "RAY_AUTH_TOKEN"}
+	}
+	file := getenv("RAY_AUTH_TOKEN_PATH")
+	if home := getenv("HOME"); file == "" && home != "" {
+		file = filepath.Join(home, ".ray", "auth_token")
+	}
+	if _, err := os.Stat(file); err != nil {
+		return nil
+	}
+	return &clusters.Secret{File: file}
+}
+
+func sleep(ctx context.Context, d time.Duration) {
+	select {
+	case <-time.After(d):
+	case <-ctx.Done():
+	}
+}
