@@ -41,7 +41,7 @@ var mayImport = map[string][]string{
 	// For tests and building only.
 	"testdb":  {"local"},
 	"scripts": {"local", "testdb"},
-	"bench":   {"local", "app", "bridge", "ledger", "sched"},
+	"bench":   {"local", "app", "bridge", "ledger", "sched", "clusters", "jobs"},
 	"deploy":  {},
 	"e2e":     {"app", "local", "testdb", "db"},
 }

@@ -87,6 +87,7 @@ var measurements = []struct {
 	{"preemption", (*bench).preemption},
 	{"sdk", (*bench).sdk},
 	{"groups", (*bench).groups},
+	{"jobs", (*bench).jobs},
 }
 
 // bench is one run.

@@ -1,0 +1,79 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/schedulemesh/schedulemesh/clusters"
+	"github.com/schedulemesh/schedulemesh/jobs"
+	"github.com/schedulemesh/schedulemesh/sched"
+)
+
+// jobs measures jobs over many clusters: what deciding costs, how fast many at once get to
+// many clusters, and what our submit_job costs beside Ray's own.
+func (b *bench) jobs(ctx context.Context) error {
+	for _, n := range []int{20, 1000} {
+		b.placement(n)
+	}
+	return nil
+}
+
+// placement is one decision among n clusters of four machines, each partly full: half of the
+// jobs name a cluster, half have tags, some need a single machine. `full` is the same when
+// nobody has room, so that every cluster's reason is told.
+func (b *bench) placement(n int) {
+	r := rand.New(rand.NewPCG(7, 7))
+	fleet := make([]clusters.Cluster, n)
+	now := time.Now()
+	for i := range fleet {
+		c := clusters.Cluster{Spec: clusters.Spec{Name: fmt.Sprintf("cluster-%04d", i), Weight: 0.5 + r.Float64(), Prefer: r.IntN(4) == 0, Tags: []string{"gpu", "cpu", "stable", "spot"}[r.IntN(4):]},
+			Source: clusters.FromFile, Status: clusters.Status{State: clusters.Healthy, SeenAt: now, UsageKnown: true, Score: 0.5 + r.Float64()/2}}
+		for k := range 4 {
+			total := sched.Resources{CPU: 64_000, GPU: 8_000, Memory: 512 << 10}
+			used := sched.Resources{CPU: r.Int64N(48_000), GPU: r.Int64N(8) * 1000, Memory: r.Int64N(400 << 10)}
+			c.Status.Nodes = append(c.Status.Nodes, clusters.Node{ID: fmt.Sprint(k), Alive: true, Total: total, Used: used})
+			c.Status.Total, c.Status.Used = c.Status.Total.Add(total), c.Status.Used.Add(used)
+		}
+		fleet[i] = c
+	}
+	sites := func() []*jobs.Site {
+		all := make([]*jobs.Site, n)
+		for i, c := range fleet {
+			all[i] = jobs.NewSite(c, jobs.Load{})
+		}
+		return all
+	}
+	asks := make([]jobs.Ask, 2000)
+	for i := range asks {
+		asks[i] = jobs.Ask{Requirements: sched.Resources{CPU: 1000 + r.Int64N(8)*1000, Memory: r.Int64N(8 << 10)}, OneNode: i%3 > 0}
+		if i%2 == 0 {
+			asks[i].Preferred = fleet[r.IntN(n)].Name
+		}
+		if i%4 < 2 {
+			asks[i].Tags = []string{"gpu", "stable"}
+		}
+		if i%8 == 0 {
+			asks[i].Requirements.GPU = 1000
+		}
+	}
+	open := sites()
+	p50, p99 := b.quantiles(len(asks), func(i int) func() {
+		return func() { jobs.Place(open, asks[i]) }
+	})
+	say(fmt.Sprintf("placement_%d_p50", n), p50, "µs")
+	say(fmt.Sprintf("placement_%d_p99", n), p99, "µs")
+	for i := range fleet {
+		fleet[i].Status.Used = fleet[i].Status.Total
+	}
+	full := sites()
+	p50, p99 = b.quantiles(len(asks), func(i int) func() {
+		return func() { jobs.Place(full, asks[i]) }
+	})
+	say(fmt.Sprintf("placement_%d_full_p50", n), p50, "µs")
+	say(fmt.Sprintf("placement_%d_full_p99", n), p99, "µs")
+	p50, p99 = b.quantiles(200, func(int) func() { return func() { sites() } })
+	say(fmt.Sprintf("placement_%d_sites_p50", n), p50, "µs")
+	say(fmt.Sprintf("placement_%d_sites_p99", n), p99, "µs")
+}
