@@ -87,6 +87,7 @@ type App struct {
 	pool      *pgxpool.Pool
 	ledger    *ledger.Ledger
 	clusters  *clusters.Registry
+	watcher   *clusters.Watcher
 	agents    atomic.Pointer[agents.Seat]
 	figures   *api.MemoryMetrics
 	auth      *auth.Auth

@@ -21,8 +21,11 @@ const jobsLease = "/jobs"
 
 // openJobs brings up what is known of clusters and jobs.
 func (a *App) openJobs(ctx context.Context) (err error) {
-	a.clusters, err = clusters.OpenRegistry(ctx, a.pool, clusters.RegistryOptions{Logger: a.log})
-	return err
+	if a.clusters, err = clusters.OpenRegistry(ctx, a.pool, clusters.RegistryOptions{Logger: a.log}); err != nil {
+		return err
+	}
+	a.watcher = clusters.NewWatcher(a.clusters, clusters.WatcherOptions{Metrics: a.registry, Logger: a.log})
+	return nil
 }
 
 // runJobs does the work of the lease whenever this server has it, until ctx ends.
@@ -47,6 +50,7 @@ func (a *App) leadJobs(ctx context.Context, changed <-chan struct{}) {
 	var work sync.WaitGroup
 	defer work.Wait()
 	defer cancel()
+	work.Go(func() { a.watcher.Run(ctx) })
 	if a.cfg.Clusters != "" {
 		work.Go(func() { a.clusters.WatchFile(ctx, a.cfg.Clusters) })
 	}

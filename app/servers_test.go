@@ -215,6 +215,9 @@ func TestAServerWithoutRayLeavesAgentsToTheOthers(t *testing.T) {
 	s := newShared()
 	url, file := testdb.New(t), t.TempDir()+"/token"
 	a := start(t, app.Config{DatabaseURL: url, TokenFile: file, Bridge: s.bridge, NoRay: true})
+	for end := time.Now().Add(10 * time.Second); send(t, a, "GET", "/readyz", "").status != 200 && time.Now().Before(end); {
+		time.Sleep(10 * time.Millisecond) // pools are being loaded
+	}
 	want(t, send(t, a, "GET", "/readyz", ""), 200, "ledger: ok\nray: not used here\n")
 	want(t, send(t, a, "POST", "/api/v1/pools", `{"name": "p", "resources": {"cpu": 8}}`), 201)
 	want(t, send(t, a, "POST", "/api/v1/tasks", `{"task_id": "t", "pool": "p", "resources": {"cpu": 1}, `+class+`}`), 201, `"state":"reserved"`)
