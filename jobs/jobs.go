@@ -95,6 +95,7 @@ type Tried struct {
 	Cluster string    `json:"cluster"`
 	Why     string    `json:"why"`
 	At      time.Time `json:"at"`
+	Refused bool      `json:"refused"` // it said no; else it just did not answer, and may be asked again
 }
 
 // Event is one line of a job's history.

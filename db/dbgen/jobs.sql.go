@@ -66,6 +66,36 @@ func (q *Queries) CountJobs(ctx context.Context, arg CountJobsParams) ([]CountJo
 	return items, nil
 }
 
+const countLiveJobs = `-- name: CountLiveJobs :many
+SELECT CASE WHEN state = 'QUEUED' THEN '' ELSE cluster END::text AS cluster, state, count(*) AS n FROM jobs WHERE ended_at IS NULL GROUP BY 1, 2
+`
+
+type CountLiveJobsRow struct {
+	Cluster string
+	State   string
+	N       int64
+}
+
+func (q *Queries) CountLiveJobs(ctx context.Context) ([]CountLiveJobsRow, error) {
+	rows, err := q.db.Query(ctx, countLiveJobs)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []CountLiveJobsRow
+	for rows.Next() {
+		var i CountLiveJobsRow
+		if err := rows.Scan(&i.Cluster, &i.State, &i.N); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const dropStray = `-- name: DropStray :exec
 DELETE FROM job_strays WHERE cluster = $1 AND ray_id = $2
 `

@@ -98,3 +98,6 @@ DELETE FROM outside_jobs WHERE cluster = @cluster AND seen_at < @before;
 -- name: OutsideJobs :many
 SELECT * FROM outside_jobs WHERE @cluster::text = '' OR cluster = @cluster
 ORDER BY started_at DESC NULLS FIRST, ray_id LIMIT @row_limit;
+
+-- name: CountLiveJobs :many
+SELECT CASE WHEN state = 'QUEUED' THEN '' ELSE cluster END::text AS cluster, state, count(*) AS n FROM jobs WHERE ended_at IS NULL GROUP BY 1, 2;

@@ -1,0 +1,388 @@
+package jobs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/schedulemesh/schedulemesh/clusters"
+	"github.com/schedulemesh/schedulemesh/db/dbgen"
+)
+
+// What becomes of jobs that Ray has.
+
+const (
+	pollFirst    = 300 * time.Millisecond // after something happened on a cluster
+	pollLeast    = 500 * time.Millisecond
+	pollMost     = 5 * time.Second
+	pollSlower   = 10 // a tenth of the time since something happened is waited
+	listFrom     = 6  // jobs of ours on a cluster; from there on all its jobs are listed at once
+	askAtOnce    = 4  // otherwise so many are asked after at a time
+	outsideEvery = 15 * time.Second
+	outsideMost  = 500 // jobs of others that are kept of one cluster, the newest
+	absentMost   = 2   // times in a row that a cluster may not know a job
+	stopAgain    = 5 * time.Second
+	logKept      = 64 << 10        // bytes of what a job printed that are kept
+	followAgain  = 2 * time.Second // before a log that broke off is read on
+	callTime     = 15 * time.Second
+)
+
+// keepPlace notes what a cluster's silence, or its new life, means for the jobs there. Under e.mu, as
+// everything in this file that does not say otherwise.
+func (e *engine) keepPlace(p *place, now time.Time) {
+	if len(p.live) == 0 {
+		return
+	}
+	c, ok := e.s.o.Fleet.Get(p.name)
+	healthy := ok && c.Status.State == clusters.Healthy
+	silent := e.silentFor(p.name)
+	for _, j := range p.live {
+		if j.State == Submitting {
+			continue // whoever submits it asks after it
+		}
+		switch {
+		case healthy && j.Session != "" && c.Status.Session != "" && j.Session != c.Status.Session:
+			e.lose(j, "the head of "+p.name+" was started anew, and knows nothing of before", false)
+		case healthy:
+			if j.StopRequestedAt != nil && !now.Before(j.stopAt) {
+				e.sendStop(j)
+			}
+		case silent > e.s.o.LostAfter:
+			e.lose(j, fmt.Sprintf("%s has not answered for %v", p.name, e.s.o.LostAfter), true)
+		case j.State != Unknown:
+			why := "its cluster does not answer"
+			if ok && c.Status.Error != "" {
+				why += ": " + c.Status.Error
+			}
+			e.move(j, nil, Event{Type: "unknown", Code: "cluster_silent", Message: why}, func(x *Job) {
+				x.State, x.Code, x.Reason = Unknown, "cluster_silent", why
+			})
+		}
+	}
+}
+
+// pollWhenDue asks a cluster after its jobs: often while things happen there, less often later.
+func (e *engine) pollWhenDue(p *place, now time.Time) {
+	outside := !now.Before(p.outsideAt)
+	waiting := slices.ContainsFunc(mapValues(p.live), func(j *job) bool { return j.State != Submitting })
+	if p.polling || !outside && (!waiting || now.Before(p.pollAt)) {
+		return
+	}
+	ray, ok := e.s.o.Client(p.name)
+	if !ok {
+		return
+	}
+	p.polling = true
+	var asked []Job
+	for _, j := range p.live {
+		if j.State != Submitting {
+			asked = append(asked, j.Job)
+		}
+	}
+	if outside {
+		p.outsideAt = now.Add(outsideEvery)
+	}
+	e.work.Go(func() {
+		ctx, cancel := context.WithTimeout(e.ctx, 4*callTime)
+		defer cancel()
+		found, all, err := ask(ctx, ray, asked, outside || len(asked) >= listFrom)
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		p.polling = false
+		for _, j := range asked {
+			x := e.jobs[j.UID]
+			if x == nil || x.Attempt != j.Attempt || x.Cluster != j.Cluster || x.State == Submitting || x.State == Queued {
+				continue
+			}
+			if f, ok := found[j.RayID]; ok {
+				e.answered(x, f)
+			}
+		}
+		now := e.s.now()
+		p.pollAt = now.Add(min(max(now.Sub(p.movedAt)/pollSlower, pollLeast), pollMost))
+		if err == nil && all != nil {
+			e.work.Go(func() { e.keepOutside(p.name, all) })
+		}
+	})
+}
+
+func mapValues[K comparable, V any](m map[K]V) []V {
+	out := make([]V, 0, len(m))
+	for _, v := range m {
+		out = append(out, v)
+	}
+	return out
+}
+
+// found is what a cluster says of a job: it, or that there is none.
+type found struct {
+	info clusters.JobInfo
+	none bool
+}
+
+// ask asks a cluster after jobs, for all at once or one by one. What it does not answer is not in the result. Not under e.mu.
+func ask(ctx context.Context, ray Ray, jobs []Job, list bool) (map[string]found, []clusters.JobInfo, error) {
+	out := map[string]found{}
+	var all []clusters.JobInfo
+	if list {
+		infos, err := ray.Jobs(ctx)
+		if err != nil {
+			return out, nil, err
+		}
+		all = infos
+		for _, i := range infos {
+			if i.SubmissionID != "" {
+				out[i.SubmissionID] = found{info: i}
+			}
+		}
+		if all == nil {
+			all = []clusters.JobInfo{}
+		}
+		jobs = slices.DeleteFunc(slices.Clone(jobs), func(j Job) bool { _, ok := out[j.RayID]; return ok }) // asked for by name
+	}
+	var mu sync.Mutex
+	var work sync.WaitGroup
+	slots := make(chan struct{}, askAtOnce)
+	for _, j := range jobs {
+		slots <- struct{}{}
+		work.Go(func() {
+			defer func() { <-slots }()
+			ctx, cancel := context.WithTimeout(ctx, callTime)
+			defer cancel()
+			info, err := ray.Job(ctx, j.RayID)
+			mu.Lock()
+			defer mu.Unlock()
+			switch {
+			case err == nil:
+				out[j.RayID] = found{info: info}
+			case errors.Is(err, clusters.ErrNoJob):
+				out[j.RayID] = found{none: true}
+			}
+		})
+	}
+	work.Wait()
+	return out, all, nil
+}
+
+// answered notes what a cluster said of a job.
+func (e *engine) answered(j *job, f found) {
+	if !f.none {
+		j.absent = 0
+		e.apply(j, f.info)
+		return
+	}
+	if j.absent++; j.absent >= absentMost {
+		e.lose(j, j.Cluster+" does not know it any more", false)
+	}
+}
+
+// apply brings a job to the state that Ray says.
+func (e *engine) apply(j *job, info clusters.JobInfo) {
+	switch {
+	case info.Status == clusters.RayPending && j.State != Pending:
+		e.move(j, nil, Event{Type: "pending", Message: "waits in its cluster"}, func(x *Job) {
+			x.State, x.Code, x.Reason, x.Message = Pending, "", "", info.Message
+		})
+	case info.Status == clusters.RayRunning && j.State != Running:
+		now := e.s.now()
+		text := "runs"
+		if j.State == Unknown {
+			text = "runs, its cluster answers again"
+		}
+		e.move(j, nil, Event{Type: "running", Message: text}, func(x *Job) {
+			x.State, x.Code, x.Reason, x.Message = Running, "", "", info.Message
+			if x.StartedAt == nil {
+				x.StartedAt = &now
+			}
+		})
+		if j.PlacedAt != nil {
+			e.s.o.Metrics.running(now.Sub(j.CreatedAt))
+		}
+	case info.Status == clusters.RaySucceeded:
+		e.endAs(j, Succeeded, "", "", "", e.endOf(info), &info)
+	case info.Status == clusters.RayStopped:
+		code, why := "stop_requested", "stopped"
+		if j.StopRequestedAt == nil {
+			code, why = "stopped_outside", "stopped in Ray, by somebody else"
+		}
+		e.endAs(j, Stopped, code, why, j.StopRequestedBy, e.endOf(info), &info)
+	case info.Status == clusters.RayFailed:
+		e.failed(j, info)
+	}
+}
+
+// endOf is when Ray says that a job was over; its clock may be another.
+func (e *engine) endOf(info clusters.JobInfo) time.Time {
+	now := e.s.now()
+	if info.End == nil || info.End.After(now) {
+		return now
+	}
+	return *info.End
+}
+
+// failed ends a job that failed, or tries it again.
+func (e *engine) failed(j *job, info clusters.JobInfo) {
+	code := "job_failed"
+	switch {
+	case info.ErrorType != "":
+		code = strings.ToLower(info.ErrorType)
+	case info.ExitCode != nil:
+		code = "exit_code"
+	}
+	if e.nodeLost(j, info) {
+		code = NodeLost
+		if e.retry(j, NodeLost, "the node that it ran on is gone") {
+			return
+		}
+	}
+	why := clean(info.Message)
+	if why == "" {
+		why = "it failed, and Ray does not say why"
+	}
+	e.endAs(j, Failed, code, firstLine(why), "", e.endOf(info), &info)
+}
+
+func firstLine(s string) string {
+	line, _, _ := strings.Cut(strings.TrimSpace(s), "\n")
+	if r := []rune(line); len(r) > 500 {
+		return string(r[:500]) + "…"
+	}
+	return line
+}
+
+// nodeLost tells that a job failed because the node of its entrypoint is gone: Ray says that what looked
+// after it died, and the node is not among the living.
+func (e *engine) nodeLost(j *job, info clusters.JobInfo) bool {
+	if info.ExitCode != nil || !strings.Contains(info.ErrorType, "SUPERVISOR_ACTOR") && !strings.Contains(strings.ToLower(info.Message), "node") {
+		return false
+	}
+	c, _ := e.s.o.Fleet.Get(j.Cluster)
+	if info.NodeID != "" && len(c.Status.Nodes) > 0 {
+		return !slices.ContainsFunc(c.Status.Nodes, func(n clusters.Node) bool { return n.ID == info.NodeID && n.Alive })
+	}
+	m := strings.ToLower(info.Message)
+	return strings.Contains(m, "node") && (strings.Contains(m, "died") || strings.Contains(m, "dead") || strings.Contains(m, "terminated"))
+}
+
+// retry puts a job back in line for its next attempt, if it may be tried again after what happened.
+func (e *engine) retry(j *job, on, why string) bool {
+	if j.StopRequestedAt != nil || !slices.Contains(j.RetryOn, on) || j.Attempt > j.MaxRetries {
+		return false
+	}
+	now := e.s.now()
+	from := j.Cluster
+	e.move(j, nil, Event{Type: "retry", Cluster: from, Code: on, Message: fmt.Sprintf("%s; it is tried again, attempt %d of %d", why, j.Attempt+1, j.MaxRetries+1)}, func(x *Job) {
+		x.State, x.Code, x.Reason, x.Attempt = Queued, on, why, x.Attempt+1
+		x.QueuedAt, x.PlacedAt, x.AcceptedAt, x.StartedAt = now, nil, nil, nil
+		x.Tried, x.Session, x.Message, x.ErrorType, x.ExitCode = nil, "", "", "", nil
+	})
+	e.s.o.Metrics.retried(on)
+	e.enqueue(j)
+	e.poke()
+	return true
+}
+
+// lose gives up a job's run. It may turn up again if its cluster just does not answer.
+func (e *engine) lose(j *job, why string, mayReturn bool) {
+	e.s.log.Warn("a job is lost", "job", j.SubmissionID, "cluster", j.Cluster, "reason", why)
+	if mayReturn {
+		e.addStray(j)
+	}
+	if j.StopRequestedAt != nil {
+		e.end(j, Stopped, ClusterLost, why, j.StopRequestedBy)
+		return
+	}
+	if !e.retry(j, ClusterLost, why) {
+		e.end(j, Failed, ClusterLost, why, "")
+	}
+}
+
+// sendStop asks a cluster to stop a job, again and again until it is over.
+func (e *engine) sendStop(j *job) {
+	switch j.State {
+	case Pending, Running, Unknown:
+	default:
+		return
+	}
+	ray, ok := e.s.o.Client(j.Cluster)
+	if !ok {
+		return
+	}
+	j.stopAt = e.s.now().Add(stopAgain)
+	id, cluster := j.RayID, j.Cluster
+	e.work.Go(func() {
+		ctx, cancel := context.WithTimeout(e.ctx, callTime)
+		defer cancel()
+		if _, err := ray.Stop(ctx, id); err != nil && !errors.Is(err, clusters.ErrNoJob) && e.ctx.Err() == nil {
+			e.s.log.Info("a job could not be told to stop; it is told again", "job", id, "cluster", cluster, "error", err)
+		}
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		if p := e.places[cluster]; p != nil {
+			p.movedAt, p.pollAt = e.s.now(), e.s.now().Add(pollFirst)
+		}
+	})
+}
+
+// keepLog keeps the end of what a job printed: its cluster may be gone tomorrow. Not under e.mu.
+func (e *engine) keepLog(j Job, info clusters.JobInfo) {
+	ray, ok := e.s.o.Client(j.Cluster)
+	if !ok {
+		return
+	}
+	ctx, cancel := context.WithTimeout(e.ctx, callTime)
+	defer cancel()
+	text, _, err := ray.Logs(ctx, info, -logKept, logKept)
+	if err == nil && text != "" {
+		err = e.s.q.KeepLogTail(ctx, dbgen.KeepLogTailParams{Uid: pgUUID(j.UID), LogTail: clean(text)})
+	}
+	if err != nil && e.ctx.Err() == nil {
+		e.s.log.Info("the end of a job's log could not be kept", "job", j.SubmissionID, "error", err)
+	}
+}
+
+// keepOutside writes down what others run on a cluster. Not under e.mu.
+func (e *engine) keepOutside(cluster string, all []clusters.JobInfo) {
+	theirs := slices.DeleteFunc(all, func(i clusters.JobInfo) bool {
+		return i.Metadata[markKey] != "" && i.Metadata[ownerKey] == e.s.o.Deployment || strings.Contains(i.Entrypoint, "-m schedulemesh.bridge")
+	})
+	slices.SortFunc(theirs, func(a, b clusters.JobInfo) int { return timeOf(b.Start).Compare(timeOf(a.Start)) })
+	theirs = theirs[:min(len(theirs), outsideMost)]
+	now := e.s.now()
+	rows := make([]dbgen.SeeOutsideParams, 0, len(theirs))
+	for _, i := range theirs {
+		id := i.SubmissionID
+		if id == "" {
+			id = i.JobID
+		}
+		metadata := i.Metadata
+		if metadata == nil {
+			metadata = map[string]string{}
+		}
+		rows = append(rows, dbgen.SeeOutsideParams{Cluster: cluster, RayID: clean(id), Kind: i.Type, Entrypoint: clean(firstLine(i.Entrypoint)), State: i.Status, Message: clean(firstLine(i.Message)),
+			Metadata: []byte(clean(strings.ReplaceAll(string(asJSON(metadata)), `\u0000`, ""))), StartedAt: i.Start, EndedAt: i.End, SeenAt: now})
+	}
+	ctx, cancel := context.WithTimeout(e.ctx, callTime)
+	defer cancel()
+	var err error
+	if len(rows) > 0 {
+		e.s.q.SeeOutside(ctx, rows).Exec(func(_ int, one error) { err = errors.Join(err, one) })
+	}
+	if err == nil {
+		err = e.s.q.ForgetOutside(ctx, dbgen.ForgetOutsideParams{Cluster: cluster, Before: now})
+	}
+	if err != nil && e.ctx.Err() == nil {
+		e.s.log.Warn("what others run on a cluster could not be written down", "cluster", cluster, "error", err)
+	}
+}
+
+func timeOf(t *time.Time) time.Time {
+	if t == nil {
+		return time.Time{}
+	}
+	return *t
+}
