@@ -80,6 +80,9 @@ type jobJSON struct {
 }
 
 func (j *jobJSON) info() JobInfo {
+	if string(j.RuntimeEnv) == "null" {
+		j.RuntimeEnv = nil
+	}
 	return JobInfo{
 		Type: j.Type, JobID: j.JobID, SubmissionID: j.SubmissionID, Status: j.Status, Entrypoint: j.Entrypoint,
 		Message: j.Message, ErrorType: j.ErrorType, Start: fromMillis(j.Start), End: fromMillis(j.End), Metadata: j.Metadata,
@@ -163,7 +166,9 @@ func missing(err error) error {
 	return err
 }
 
-// Stop has a job stopped, which takes Ray some seconds. It says false when there was nothing to stop.
+// Stop has a job stopped, which takes Ray some seconds. It says false when there was nothing to stop. Ray stops
+// only what it started: a job that is PENDING for want of room stays so until there is some, or until Ray fails
+// it after fifteen minutes.
 func (r *Ray) Stop(ctx context.Context, id string) (bool, error) {
 	var answer struct {
 		Stopped bool `json:"stopped"`
