@@ -107,6 +107,9 @@ func New(d Deps) *API {
 	a.registerWhatIf()
 	a.registerBacktest()
 	a.registerAgents()
+	a.registerClusters()
+	a.registerJobs(v1)
+	a.registerPackages(v1)
 	a.registerEvents(v1)
 	a.registerNamespaces()
 	a.registerServer()
@@ -143,7 +146,7 @@ func (a *API) methodNotAllowed(w http.ResponseWriter, r *http.Request) {
 		path = r.URL.RawPath
 	}
 	path = strings.TrimPrefix(path, "/api")
-	for _, m := range []string{"GET", "POST", "PUT", "PATCH", "DELETE"} {
+	for _, m := range []string{"HEAD", "GET", "POST", "PUT", "PATCH", "DELETE"} {
 		if a.router.Match(chi.NewRouteContext(), m, path) {
 			allowed = append(allowed, m)
 		}
@@ -171,6 +174,17 @@ func namespaceOf(r *http.Request) string {
 		return ns
 	}
 	return defaultNamespace
+}
+
+// pathParam is a piece of the path, unescaped once, outside of huma.
+func pathParam(r *http.Request, name string) string {
+	v := chi.URLParam(r, name)
+	if r.URL.RawPath != "" { // chi routed on the escaped path
+		if u, err := url.PathUnescape(v); err == nil {
+			return u
+		}
+	}
+	return v
 }
 
 // Scope is what every request has.

@@ -22,9 +22,9 @@ import (
 // Caps of a body. Some carry pickled code and its arguments, or saved states.
 const (
 	maxLaunchBody = 64 << 20
-	maxBody       = 1 << 20
-	maxDepth      = 200 // of arrays and objects in each other; Postgres refuses thousands
-	maxNumber     = 400 // digits of a number
+	maxBody       = 1 << 20 // of everything that says nothing else
+	maxDepth      = 200     // of arrays and objects in each other; Postgres refuses thousands
+	maxNumber     = 400     // digits of a number
 )
 
 // bodyTime is how long a body may take to arrive: this, and a second more for each MiB allowed.
@@ -118,6 +118,10 @@ func withBody(next http.Handler) http.Handler {
 			return
 		}
 		limit := int64(maxBody)
+		job := r.Method == http.MethodPost && strings.HasSuffix(r.URL.Path, "/jobs")
+		if job {
+			limit = maxJobBody
+		}
 		for _, carries := range [...]string{"/agents", "/state-handlers", "/preemption/restore"} {
 			if strings.HasSuffix(r.URL.Path, carries) {
 				limit = maxLaunchBody
@@ -126,6 +130,9 @@ func withBody(next http.Handler) http.Handler {
 		buf := buffers.Get().(*bytes.Buffer)
 		defer putBuffer(buf)
 		data, err := readBody(w, r, limit, buf)
+		if p, ok := err.(*problem.Problem); ok && p.Code == "too_large" && job {
+			err = tooLargeEnv(p.Detail)
+		}
 		if err == nil && len(data) > 0 {
 			err = checkJSON(data)
 		}

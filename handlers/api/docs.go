@@ -107,7 +107,7 @@ func docsPage(spec *huma.OpenAPI, style string) ([]byte, error) {
 		g := docsGroup{Name: tag.Name, About: tag.Description, Anchor: strings.ToLower(tag.Name)}
 		for _, path := range sortedPaths(spec, tag.Name) {
 			item := spec.Paths[path]
-			for _, o := range []*huma.Operation{item.Post, item.Get, item.Put, item.Patch, item.Delete} {
+			for _, o := range []*huma.Operation{item.Post, item.Head, item.Get, item.Put, item.Patch, item.Delete} {
 				if o != nil && o.Tags[0] == tag.Name {
 					g.Operations = append(g.Operations, docsOf(spec, o))
 				}
@@ -146,7 +146,10 @@ func docsOf(spec *huma.OpenAPI, o *huma.Operation) docsOperation {
 		d.Params = append(d.Params, docsField{Name: p.Name, In: p.In, Type: typeName(spec, p.Schema), Required: p.Required, Doc: spans(doc)})
 	}
 	if o.RequestBody != nil {
-		s := o.RequestBody.Content["application/json"].Schema
+		s := &huma.Schema{Type: o.RequestBody.Description}
+		if c := o.RequestBody.Content["application/json"]; c != nil {
+			s = c.Schema
+		}
 		d.Body, d.BodyRequired = fieldsOf(spec, s, 0), o.RequestBody.Required
 		if len(d.Body) == 0 {
 			d.BodyAny = typeName(spec, s)
@@ -197,12 +200,17 @@ func curl(o *huma.Operation) string {
 	switch {
 	case o.OperationID == "stream-events":
 		line += "-N "
+	case o.Method == http.MethodHead:
+		line += "-I "
 	case o.Method != http.MethodGet && (o.Method != http.MethodPost || o.RequestBody == nil):
 		line += "-X " + o.Method + " "
 	}
 	line += `-H "Authorization: Bearer $TOKEN" "$SERVER` + path + `"`
 	if o.RequestBody != nil {
-		if example, ok := o.RequestBody.Content["application/json"].Example.(json.RawMessage); ok {
+		c := o.RequestBody.Content["application/json"]
+		if c == nil {
+			line += " \\\n  --data-binary @package.zip"
+		} else if example, ok := c.Example.(json.RawMessage); ok {
 			line += " \\\n  --json '" + strings.ReplaceAll(string(example), "\n", "\n  ") + "'"
 		}
 	}

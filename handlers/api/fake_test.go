@@ -54,6 +54,8 @@ type fake struct {
 	handlers ledger.StateHandlers
 	restored ledger.Restored
 	health   ledger.Health
+
+	mesh
 }
 
 type kept struct {
@@ -364,7 +366,7 @@ func newAPI(f *fake) *API {
 	if f.task.UID == (sched.ID{}) {
 		f.task = sampleTask()
 	}
-	return New(Deps{Ledger: f, Logs: f, Agents: cluster{f}, Now: func() time.Time { return noon }, Heartbeat: 10 * time.Millisecond,
+	return New(Deps{Ledger: f, Logs: f, Agents: cluster{f}, Jobs: fakeJobs{f}, Clusters: fakeRegistry{f}, Packages: fakePackages{f}, Now: func() time.Time { return noon }, Heartbeat: 10 * time.Millisecond,
 		Server: func(context.Context) (Server, error) {
 			return Server{Version: "1.2.3", Deployment: "d", RayAddress: "10.0.0.4:6379", RayVersion: "2.60.0", PythonVersion: "3.11.7", URL: "http://127.0.0.1:1"}, nil
 		}})

@@ -129,7 +129,7 @@ type PolicyBody struct {
 
 // IfMatch makes a change conditional.
 type IfMatch struct {
-	IfMatch string `header:"If-Match" doc:"The ETag that was read: the change is refused (412) when the policy has changed since." example:"\"3\""`
+	IfMatch string `header:"If-Match" doc:"The ETag that was read: the change is refused (412) when somebody has changed it since." example:"\"3\""`
 }
 
 // base is the version that must still be active, 0 for any.
@@ -140,7 +140,7 @@ func (m *IfMatch) base() (int, error) {
 	}
 	n, err := strconv.Atoi(strings.Trim(strings.TrimPrefix(s, "W/"), `"`))
 	if err != nil || n < 1 {
-		return 0, problem.Invalid("header", "If-Match", fmt.Sprintf("%.100q is not the ETag of a policy; send it as it was read, such as \"3\" in quotes", s))
+		return 0, problem.Invalid("header", "If-Match", fmt.Sprintf("%.100q is not an ETag of ours; send it as it was read, such as \"3\" in quotes", s))
 	}
 	return n, nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 
+	"github.com/schedulemesh/schedulemesh/jobs"
 	"github.com/schedulemesh/schedulemesh/ledger"
 	"github.com/schedulemesh/schedulemesh/sched"
 )
@@ -123,6 +124,10 @@ func explanation(detail any) any {
 			return nil
 		}
 		return decisionDoc(*d)
+	case jobs.Placement:
+		return placementDoc(&d)
+	case *jobs.Placement:
+		return placementDoc(d)
 	case []sched.Change:
 		return mapped(d, fieldChange)
 	}

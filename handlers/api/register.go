@@ -131,6 +131,8 @@ func find(spec *huma.OpenAPI, method, path string) *huma.Operation {
 		return item.Put
 	case http.MethodPatch:
 		return item.Patch
+	case http.MethodHead:
+		return item.Head
 	}
 	return item.Delete
 }
@@ -144,7 +146,7 @@ func config(version string) huma.Config {
 			Info: &huma.Info{
 				Title: "ScheduleMesh", Version: version,
 				Description: "Priority scheduling with preemption for Ray: pools hold quota, tasks ask for it, agents (Ray actors) run them, and the policy decides who makes way for whom.\n\n" +
-					"Resources are cores (`cpu`), cards (`gpu`), MiB (`memory`) and units of any other name. Durations are seconds. Times are RFC 3339 in UTC. " +
+					"Jobs and clusters are in no namespace. Resources are cores (`cpu`), cards (`gpu`), MiB (`memory`) and units of any other name. Durations are seconds. Times are RFC 3339 in UTC. " +
 					"A field that is null counts as left out. Errors are `application/problem+json` with a stable `code`.",
 			},
 			Servers: []*huma.Server{{URL: prefix, Description: "This server"}},
@@ -162,6 +164,8 @@ func config(version string) huma.Config {
 				{Name: "Preemption", Description: "Who would make way, who did, and making somebody do so."},
 				{Name: "Policy", Description: "The rules of preemption. Every change is a new version."},
 				{Name: "Agents", Description: "Ray actors that hold quota: one made by each submitted task, or made to wait for work."},
+				{Name: "Jobs", Description: "Commands that run on one of many Ray clusters: placed, submitted once, followed to their end."},
+				{Name: "Clusters", Description: "Ray clusters that jobs may go to."},
 				{Name: "Events", Description: "Everything that happens, as it happens."},
 				{Name: "Namespaces", Description: "Isolated sets of pools, tasks and policy."},
 				{Name: "Server", Description: "The server itself."},
