@@ -34,6 +34,7 @@ import (
 	"github.com/schedulemesh/schedulemesh/handlers/auth"
 	"github.com/schedulemesh/schedulemesh/handlers/pages"
 	"github.com/schedulemesh/schedulemesh/handlers/view"
+	"github.com/schedulemesh/schedulemesh/jobs"
 	"github.com/schedulemesh/schedulemesh/ledger"
 	"github.com/schedulemesh/schedulemesh/web"
 )
@@ -88,6 +89,8 @@ type App struct {
 	ledger    *ledger.Ledger
 	clusters  *clusters.Registry
 	watcher   *clusters.Watcher
+	packages  *jobs.PackageStore
+	jobs      *jobs.Service
 	agents    atomic.Pointer[agents.Seat]
 	figures   *api.MemoryMetrics
 	auth      *auth.Auth
@@ -179,7 +182,7 @@ func (a *App) Start(ctx context.Context) error {
 	a.figures = api.NewMemoryMetrics(time.Now)
 	a.agents.Store(agents.NewSeat(agents.Options{Ledger: a.ledger, URL: a.URL(), Figures: a.figures.Report, Metrics: agents.NewMetrics(a.registry), Logger: a.log}, open))
 	a.alive.Go(func() { a.watchBalances(run) })
-	a.alive.Go(func() { a.runJobs(run) })
+	a.alive.Go(func() { a.jobs.Run(run) })
 
 	handler, err := a.handler()
 	if err != nil {
@@ -321,7 +324,7 @@ func (a *App) handler() (http.Handler, error) {
 	r.Get("/healthz", func(w http.ResponseWriter, _ *http.Request) { plain(w, http.StatusOK, "ok") })
 	r.Get("/readyz", a.readyz)
 	r.Handle("/metrics", promhttp.HandlerFor(a.registry, promhttp.HandlerOpts{Registry: a.registry}))
-	api.New(api.Deps{Ledger: a.ledger, Logs: a.agents.Load(), Agents: a.agents.Load(), Metrics: a.figures, Logger: a.log, Version: Version(), Server: a.about}).Mount(r)
+	api.New(api.Deps{Ledger: a.ledger, Logs: a.agents.Load(), Agents: a.agents.Load(), Jobs: a.jobs, Clusters: a.clusters, Packages: a.packages, Metrics: a.figures, Logger: a.log, Version: Version(), Server: a.about}).Mount(r)
 	view := view.New(a.ledger, a.agents.Load(), view.Options{Logger: a.log})
 	site := pages.New(view, view, view, pages.Options{Logger: a.log, SignOut: "/sign-out", Version: Version()})
 	r.Mount("/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -12,52 +12,51 @@ import (
 
 	"github.com/schedulemesh/schedulemesh/bridge"
 	"github.com/schedulemesh/schedulemesh/clusters"
+	"github.com/schedulemesh/schedulemesh/jobs"
 )
-
-// Every server takes jobs and shows them. The one with this lease, which is no
-// cluster's name, reads the configuration file, asks clusters how they are, and moves
-// jobs on.
-const jobsLease = "/jobs"
 
 // openJobs brings up what is known of clusters and jobs.
 func (a *App) openJobs(ctx context.Context) (err error) {
 	if a.clusters, err = clusters.OpenRegistry(ctx, a.pool, clusters.RegistryOptions{Logger: a.log}); err != nil {
 		return err
 	}
-	a.watcher = clusters.NewWatcher(a.clusters, clusters.WatcherOptions{Metrics: a.registry, Logger: a.log})
+	deployment, err := a.ledger.Deployment(ctx)
+	if err != nil {
+		return err
+	}
+	a.watcher = clusters.NewWatcher(a.clusters, clusters.WatcherOptions{Jobs: func(cluster string) int { return a.jobs.LiveOn(cluster) }, Metrics: a.registry, Logger: a.log})
+	a.packages = jobs.NewPackageStore(a.pool, nil)
+	a.jobs = jobs.Open(a.pool, jobs.Options{Fleet: a.clusters, Client: a.client, Leases: a.ledger, Deployment: deployment, Packages: a.packages, Leading: a.besideJobs,
+		LostAfter: a.cfg.ClusterLostAfter, Metrics: jobs.NewMetrics(a.registry), Logger: a.log})
 	return nil
 }
 
-// runJobs does the work of the lease whenever this server has it, until ctx ends.
-func (a *App) runJobs(ctx context.Context) {
-	a.ledger.Contend(jobsLease)
-	for ctx.Err() == nil {
-		leads, changed := a.ledger.Leads(jobsLease)
-		if leads {
-			a.leadJobs(ctx, changed)
-			continue
-		}
-		select {
-		case <-changed:
-		case <-ctx.Done():
-		}
-	}
+// client is the way to a cluster's dashboard.
+func (a *App) client(cluster string) (jobs.Ray, bool) {
+	ray, ok := a.watcher.Client(cluster)
+	return ray, ok
 }
 
-// leadJobs works until the lease is lost.
-func (a *App) leadJobs(ctx context.Context, changed <-chan struct{}) {
-	ctx, cancel := context.WithCancel(ctx)
+// besideJobs is the rest of the work of the one server that moves jobs: it reads the configuration
+// file, asks clusters how they are, and clears up, until ctx ends.
+func (a *App) besideJobs(ctx context.Context) {
 	var work sync.WaitGroup
-	defer work.Wait()
-	defer cancel()
 	work.Go(func() { a.watcher.Run(ctx) })
 	if a.cfg.Clusters != "" {
 		work.Go(func() { a.clusters.WatchFile(ctx, a.cfg.Clusters) })
 	}
-	for leads := true; leads && ctx.Err() == nil; leads, changed = a.ledger.Leads(jobsLease) {
-		select {
-		case <-changed:
-		case <-ctx.Done():
+	work.Go(func() { a.prunePackages(ctx) })
+	work.Wait()
+}
+
+// prunePackages removes packed directories that nobody uses any more, now and then.
+func (a *App) prunePackages(ctx context.Context) {
+	for ; ctx.Err() == nil; sleep(ctx, time.Hour) {
+		switch n, err := a.packages.Prune(ctx); {
+		case err != nil && ctx.Err() == nil:
+			a.log.Warn("packages that nobody uses were not removed", "error", err)
+		case n > 0:
+			a.log.Info("removed packages that nobody uses", "packages", n)
 		}
 	}
 }

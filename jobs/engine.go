@@ -405,6 +405,16 @@ func clean(s string) string {
 	return strings.ReplaceAll(strings.ToValidUTF8(s, "\uFFFD"), "\x00", "")
 }
 
+// liveOn counts the jobs on a cluster that are not over.
+func (e *engine) liveOn(cluster string) int {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if p := e.places[cluster]; p != nil {
+		return len(p.live)
+	}
+	return 0
+}
+
 // loadOf is what our jobs take on a cluster, with what Ray may say of it already.
 func (e *engine) loadOf(c clusters.Cluster) (l Load) {
 	p := e.places[c.Name]

@@ -443,6 +443,14 @@ func (s *Service) Outside(ctx context.Context, cluster string, limit int) ([]Out
 	return out, nil
 }
 
+// LiveOn counts the jobs on a cluster that are not over, from memory; only the server that moves jobs knows.
+func (s *Service) LiveOn(cluster string) int {
+	if e := s.engine.Load(); e != nil {
+		return e.liveOn(cluster)
+	}
+	return 0
+}
+
 // Changes is signalled whenever a job or the state of a cluster changed.
 func (s *Service) Changes(ctx context.Context) <-chan Change { return s.hub.changes(ctx) }
 
