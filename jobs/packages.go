@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"regexp"
 	"strings"
 	"time"
@@ -26,7 +27,8 @@ const (
 	pieceSize    = 1 << 20
 	packageLife  = 7 * 24 * time.Hour // unused
 	abandonAfter = time.Hour          // an upload that nothing came of
-	touchAfter   = time.Hour          // how exactly it is known when a package was used last
+	pruneEvery   = 10 * time.Minute
+	touchAfter   = time.Hour // how exactly it is known when a package was used last
 )
 
 // ErrUnknownPackage is a package that is not here, or not completely.
@@ -167,6 +169,25 @@ func (s *PackageStore) Prune(ctx context.Context) (removed int64, err error) {
 	return removed, packageError(err)
 }
 
+// tend prunes from time to time, until ctx ends.
+func (s *PackageStore) tend(ctx context.Context, log *slog.Logger) {
+	every := time.NewTicker(pruneEvery)
+	defer every.Stop()
+	for {
+		switch removed, err := s.Prune(ctx); {
+		case err != nil && ctx.Err() == nil:
+			log.Warn("old packages could not be removed; it is tried again", "error", err)
+		case removed > 0:
+			log.Info("removed packages that nobody used", "packages", removed)
+		}
+		select {
+		case <-every.C:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
 // packageReader reads one piece after another.
 type packageReader struct {
 	ctx   context.Context
@@ -186,6 +207,9 @@ func (r *packageReader) Read(into []byte) (int, error) {
 	case len(r.piece) == 0:
 		r.piece, r.err = r.store.q.Piece(r.ctx, dbgen.PieceParams{Name: r.name, N: r.next})
 		r.next++
+		if errors.Is(r.err, pgx.ErrNoRows) {
+			r.err = &ledger.Error{Code: ErrUnknownPackage.Code, Message: fmt.Sprintf("package %s was removed while it was read: upload it again", r.name)}
+		}
 	}
 	if r.err != nil {
 		return 0, r.err

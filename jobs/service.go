@@ -147,6 +147,7 @@ func (s *Service) lead(ctx context.Context) {
 	}()
 	beside := make(chan struct{})
 	go func() { s.o.Leading(ctx); close(beside) }()
+	go s.o.Packages.tend(ctx, s.log)
 	e := newEngine(s)
 	if err := e.run(ctx); err != nil && ctx.Err() == nil {
 		s.log.Warn("moving jobs failed and is begun anew", "error", err)
