@@ -46,10 +46,10 @@ func (h Hold) Line(now time.Time) Line {
 // HoldVerbs are what can be asked of a pool or a node.
 var HoldVerbs = []string{"hold", "drain", "resume"}
 
-// HoldForm asks whether a pool or a node should be held, drained or resumed.
+// HoldForm asks whether a pool, a node or a cluster should be held, drained or resumed.
 type HoldForm struct {
 	Verb     string // hold, drain, resume
-	What     string // "pool" or "node"
+	What     string // "pool", "node" or "cluster"
 	Name     string
 	Action   string // where it posts to
 	Cancel   string // where "No" leads
@@ -96,10 +96,14 @@ func (f HoldForm) title() string {
 }
 
 func (f HoldForm) text() string {
-	switch f.Verb {
-	case "hold":
+	switch {
+	case f.What == "cluster" && f.Verb == "hold":
+		return "It gets no new jobs until it is resumed: they go elsewhere, or wait. The jobs that are there go on."
+	case f.What == "cluster":
+		return "Jobs may go there again, those that wait first."
+	case f.Verb == "hold":
 		return "Nothing starts there until it is resumed; tasks wait in line. What runs goes on."
-	case "drain":
+	case f.Verb == "drain":
 		return "Nothing starts there until it is resumed. What runs may end by itself, or is preempted after the time you give: its state is saved, and it is queued again if it was submitted so."
 	}
 	return "Tasks start there again, those that wait first."

@@ -8,6 +8,7 @@ type Overview struct {
 	Notes                                  []Note // what needs a look, worst first
 	Pools                                  []Pool // the fullest first
 	Clusters                               []Cluster
+	Fleet                                  ClusterList     // where jobs may go: the first few
 	Preemptions                            PreemptionCount // last 24 hours
 	Before                                 int             // preemptions in the 24 hours before those
 	Hours                                  []Hour          // 24, oldest first

@@ -20,6 +20,8 @@ type Frame struct {
 	Pools      int
 	LiveTasks  int
 	Agents     int
+	LiveJobs   int // of all namespaces, as clusters are
+	Clusters   int
 }
 
 // Page is everything a page's frame needs, made by the handler for each request.

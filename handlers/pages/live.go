@@ -71,4 +71,4 @@ func (s *site) stream(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-var everyTopic = []Topic{Tasks, Pools, Policy, Preemptions, Agents, Events}
+var everyTopic = []Topic{Tasks, Pools, Policy, Preemptions, Agents, Events, Jobs, Clusters}

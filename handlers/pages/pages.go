@@ -25,7 +25,7 @@ type Source interface {
 	Pools(ctx context.Context, ns string) ([]web.Pool, error)
 	Pool(ctx context.Context, ns, name string, behind int) (web.PoolPage, error) // with its line, after so many
 	Nodes(ctx context.Context) ([]web.Node, error)
-	Clusters(ctx context.Context) ([]string, error) // names a pool may belong to
+	PoolClusters(ctx context.Context) ([]string, error) // names a pool may belong to
 
 	Tasks(ctx context.Context, ns string, f web.TaskFilter) (web.TaskList, error)
 	Task(ctx context.Context, ns, id string) (web.Task, error) // by task id, or by uid
@@ -49,6 +49,8 @@ type Source interface {
 	Preemption(ctx context.Context, ns, id string) (web.Preemption, error)
 	Agents(ctx context.Context, ns string, f web.AgentFilter) (web.AgentList, error)
 	Events(ctx context.Context, ns string, f web.EventFilter) (web.EventList, error)
+
+	JobSource
 
 	// Find answers the jump box: an exact name first, then what begins with or contains the text.
 	Find(ctx context.Context, ns, text string, limit int) ([]web.Hit, error)
@@ -78,6 +80,34 @@ type Actions interface {
 	Rollback(ctx context.Context, ns string, to, base int, author, comment string) (version int, err error)
 
 	DeleteAgent(ctx context.Context, ns, name string, force bool) error
+
+	JobActions
+}
+
+// JobSource is what pages read of jobs and of the clusters they go to, which belong to no namespace.
+type JobSource interface {
+	Clusters(ctx context.Context, f web.ClusterFilter) (web.ClusterList, error)
+	Cluster(ctx context.Context, name string, hours int) (web.ClusterPage, error) // with so many hours of history
+	ClusterForm(ctx context.Context, name string) (web.ClusterForm, error)
+	ClusterNames(ctx context.Context) ([]string, error)
+
+	Jobs(ctx context.Context, f web.JobFilter) (web.JobList, error)
+	Job(ctx context.Context, id string) (web.Job, error) // without its log
+	// JobLog reads at most limit bytes of what a job printed from offset; a negative offset means the last limit
+	// bytes. It takes a moment at most: what a cluster does not give by then is a Problem.
+	JobLog(ctx context.Context, id string, offset int64, limit int) (web.JobLog, error)
+}
+
+// JobActions is what pages change of jobs and clusters.
+type JobActions interface {
+	AddCluster(ctx context.Context, c web.ClusterSpec) error
+	// EditCluster replaces what is configured; code "version_conflict" when c.Rev is not current any more.
+	EditCluster(ctx context.Context, c web.ClusterSpec) error
+	RemoveCluster(ctx context.Context, name string) error
+	HoldCluster(ctx context.Context, name string, h web.HoldRequest) error
+
+	SubmitJob(ctx context.Context, j web.NewJob) (id string, err error)
+	StopJob(ctx context.Context, id string) error
 }
 
 // Topic names what changed.
@@ -91,6 +121,8 @@ const (
 	Preemptions Topic = "preemptions"
 	Agents      Topic = "agents"
 	Events      Topic = "events"
+	Jobs        Topic = "jobs"
+	Clusters    Topic = "clusters"
 )
 
 // Live tells what changes. The channel gives a topic each time something of it changed, may drop

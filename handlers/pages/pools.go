@@ -50,7 +50,7 @@ func (s *site) poolForm(w http.ResponseWriter, r *http.Request, status int, name
 	}
 	p, err := s.page(w, r, "pools", title)
 	if err == nil && name == "" {
-		f.Clusters, err = s.source.Clusters(r.Context())
+		f.Clusters, err = s.source.PoolClusters(r.Context())
 	}
 	if err != nil {
 		s.fail(w, r, err)

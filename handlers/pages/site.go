@@ -75,6 +75,8 @@ func New(source Source, actions Actions, live Live, o Options) http.Handler {
 	r.Route("/preemptions", s.preemptionRoutes)
 	r.Route("/agents", s.agentRoutes)
 	r.Route("/nodes", s.nodeRoutes)
+	r.Route("/clusters", s.clusterRoutes)
+	r.Route("/jobs", s.jobRoutes)
 	return r
 }
 

@@ -252,14 +252,19 @@ func (s *site) bulk(w http.ResponseWriter, r *http.Request) {
 		s.asks(w, r, "tasks", c)
 		return
 	}
+	s.forEach(w, r, ids, to, "task", v.past, func(ctx context.Context, id string) error { return v.do(s.actions, ctx, p.Namespace, id) })
+}
+
+// forEach does one thing to several, says how it went and leads on.
+func (s *site) forEach(w http.ResponseWriter, r *http.Request, ids []string, to, noun, past string, do func(context.Context, string) error) {
 	failed := make([]error, len(ids))
 	var wg sync.WaitGroup
-	slots := make(chan struct{}, 32) // the ledger combines what comes together
+	slots := make(chan struct{}, 32) // what comes together is combined
 	for i, id := range ids {
 		wg.Go(func() {
 			slots <- struct{}{}
 			defer func() { <-slots }()
-			failed[i] = v.do(s.actions, r.Context(), p.Namespace, id)
+			failed[i] = do(r.Context(), id)
 		})
 	}
 	wg.Wait()
@@ -271,7 +276,7 @@ func (s *site) bulk(w http.ResponseWriter, r *http.Request) {
 			}
 		}
 	}
-	f := web.Flash{Kind: "ok", Text: web.Count(len(ids)-bad, "task") + " " + v.past + "."}
+	f := web.Flash{Kind: "ok", Text: web.Count(len(ids)-bad, noun) + " " + past + "."}
 	if bad > 0 {
 		f.Kind = "warn"
 		f.Text += " " + web.Number(bad) + " could not be. " + why

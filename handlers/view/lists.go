@@ -117,6 +117,9 @@ func (v *View) Find(ctx context.Context, ns, text string, limit int) ([]web.Hit,
 		}
 		out = append(out, h)
 	}
+	if out, err = v.findJobs(ctx, text, limit, out); err != nil {
+		return nil, err
+	}
 	if len(out) < limit && strings.Contains("policy", strings.ToLower(text)) {
 		out = append(out, web.Hit{Kind: "policy", Name: "policy", Note: "who may preempt whom", Href: "/policy"})
 	}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/schedulemesh/schedulemesh/handlers/pages"
+	"github.com/schedulemesh/schedulemesh/jobs"
 	"github.com/schedulemesh/schedulemesh/ledger"
 )
 
@@ -14,6 +15,7 @@ import (
 // each what changed in its namespace.
 type hub struct {
 	l         *ledger.Ledger
+	jobs      jobs.API // nil: there are none
 	mu        sync.Mutex
 	listeners map[*listener]bool
 	stop      context.CancelFunc // of the following; nil while nobody listens
@@ -29,7 +31,7 @@ type listener struct {
 	once    sync.Once
 }
 
-var every = []pages.Topic{pages.Tasks, pages.Pools, pages.Policy, pages.Preemptions, pages.Agents, pages.Events}
+var every = []pages.Topic{pages.Tasks, pages.Pools, pages.Policy, pages.Preemptions, pages.Agents, pages.Events, pages.Jobs, pages.Clusters}
 
 // topics are what an event changes on the pages.
 func topics(kind string) []pages.Topic {
@@ -124,6 +126,9 @@ func (h *hub) join(s *listener) (leave func()) {
 		ctx, cancel := context.WithCancel(context.Background())
 		h.stop = cancel
 		go h.follow(ctx)
+		if h.jobs != nil {
+			go h.followJobs(ctx)
+		}
 	}
 	return func() {
 		h.mu.Lock()
@@ -172,6 +177,18 @@ func (h *hub) follow(ctx context.Context) {
 			case <-time.After(again):
 			case <-ctx.Done():
 			}
+		}
+	}
+}
+
+// followJobs tells everybody what changes of jobs and clusters, which belong to no namespace.
+func (h *hub) followJobs(ctx context.Context) {
+	for c := range h.jobs.Changes(ctx) {
+		switch c {
+		case jobs.JobsChanged:
+			h.tell("", []pages.Topic{pages.Jobs})
+		case jobs.ClustersChanged:
+			h.tell("", []pages.Topic{pages.Clusters})
 		}
 	}
 }

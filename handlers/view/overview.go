@@ -36,6 +36,10 @@ func (v *View) Overview(ctx context.Context, ns string) (web.Overview, error) {
 		out.Clusters = v.o.Clusters(ctx)
 	}
 	out.Notes = clusterNotes(out.Clusters)
+	if out.Fleet, err = v.fleet(ctx); err != nil {
+		return out, err
+	}
+	out.Notes = append(out.Notes, fleetNotes(out.Fleet)...)
 	if len(pools) > 0 {
 		if err := v.overviewFigures(ctx, ns, pools, &out); err != nil {
 			return out, v.refused(ctx, err)

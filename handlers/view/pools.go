@@ -147,8 +147,8 @@ func joined(loans []ledger.LoanSince) []web.Loan {
 	return out
 }
 
-// Clusters are the names a pool may belong to.
-func (v *View) Clusters(ctx context.Context) ([]string, error) {
+// PoolClusters are the names a pool may belong to.
+func (v *View) PoolClusters(ctx context.Context) ([]string, error) {
 	out := []string{"local"}
 	if v.o.Clusters != nil {
 		for _, c := range v.o.Clusters(ctx) {

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/schedulemesh/schedulemesh/handlers/pages"
+	"github.com/schedulemesh/schedulemesh/jobs"
 	"github.com/schedulemesh/schedulemesh/ledger"
 	"github.com/schedulemesh/schedulemesh/sched"
 	"github.com/schedulemesh/schedulemesh/web"
@@ -32,6 +33,11 @@ type Options struct {
 	// Clusters says how the Ray clusters are, for the overview and the form of a new
 	// pool. It is asked often and must answer from memory. Nil: nothing is known of them.
 	Clusters func(ctx context.Context) []web.Cluster
+	// Jobs and Registry are the jobs over many clusters, and those clusters. Nil: this server has none.
+	Jobs     jobs.API
+	Registry Registry
+	// LostAfter is how long a cluster may be silent before its jobs are lost, for a sentence; 0: not known.
+	LostAfter time.Duration
 	// Patience is how long the overview waits for a figure that is added up from much
 	// history; without it in time it says that it comes. 75 ms.
 	Patience time.Duration
@@ -46,6 +52,7 @@ type View struct {
 	days    memo[ledger.PreemptionDay]
 	gpus    memo[gpuTime]
 	nodes   memo[[]web.Node] // of all clusters, under no namespace: counting agents looks at every live row
+	loads   memo[carried]    // of all clusters, under no namespace
 	tests   backtests
 	changes hub
 }
@@ -78,9 +85,10 @@ func New(l *ledger.Ledger, logs Logs, o Options) *View {
 	}
 	v := &View{l: l, logs: logs, o: o}
 	v.frames.age, v.days.age, v.gpus.age, v.nodes.age = frameAge, dayAge, gpuAge, frameAge
+	v.loads.age = frameAge
 	v.days.stale, v.gpus.stale = dayAge, gpuStale
 	v.days.patience, v.gpus.patience = o.Patience, o.Patience
-	v.changes.l = l
+	v.changes.l, v.changes.jobs = l, o.Jobs
 	return v
 }
 
@@ -188,6 +196,17 @@ func (v *View) Frame(ctx context.Context, ns string) (web.Frame, error) {
 		e, err := v.l.Extent(ctx, ns)
 		return web.Frame{Namespaces: names, Pools: e.Pools, LiveTasks: e.LiveTasks, Agents: e.Agents}, v.refused(ctx, err)
 	})
+	if err == nil && v.noJobs() == nil {
+		var c carried
+		if c, err = v.carried(ctx); err == nil {
+			f.Clusters = len(v.o.Registry.All())
+			for _, states := range c.live {
+				for _, n := range states {
+					f.LiveJobs += n
+				}
+			}
+		}
+	}
 	return f, err
 }
 

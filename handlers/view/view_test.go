@@ -615,7 +615,7 @@ func TestClustersAreWhatTheyAreSaidToBe(t *testing.T) {
 	v := view.New(w.Ledger, nil, view.Options{Clusters: func(context.Context) []web.Cluster {
 		return []web.Cluster{{Name: "gpu-east", State: "down", Detail: "connection refused"}}
 	}})
-	names, err := v.Clusters(t.Context())
+	names, err := v.PoolClusters(t.Context())
 	w.must(err)
 	if !slices.Equal(names, []string{"local", "gpu-east"}) {
 		t.Errorf("clusters %v", names)

@@ -66,7 +66,7 @@
       var boxes = Array.prototype.slice.call(form.querySelectorAll("tbody input[name=id]"));
       var n = boxes.filter(function (b) { return b.checked; }).length;
       var say = form.querySelector("[data-picked]");
-      if (say) say.textContent = n ? n + " selected" : "Tick tasks to act on several at once";
+      if (say) say.textContent = n ? n + " selected" : "Tick " + (form.dataset.pick || "tasks") + " to act on several at once";
       form.querySelectorAll("[data-needs-pick]").forEach(function (b) { b.disabled = n === 0; });
       var all = form.querySelector("[data-pick-all]");
       if (all) { all.hidden = !boxes.length; all.checked = n > 0 && n === boxes.length; all.indeterminate = n > 0 && n < boxes.length; }

@@ -224,6 +224,7 @@ func (w *World) Nasty() *World {
 		t.Why = &web.Note{Kind: "warn", Title: web.Say(long), Text: web.Line{web.TaskRef(long), web.Text(strings.Repeat("z", 1<<20))}}
 		t.Timeline = []web.Step{{At: w.now, Title: web.Line{web.Strong(long)}, Detail: web.Say(long), Took: -1}}
 		w.tasks = append([]web.Task{t}, w.tasks...)
+		w.nastyMesh(id, long)
 	}
 	p := web.PoolPage{Pool: web.Pool{Name: long, Cluster: long, Labels: []web.Label{{Key: long, Value: long}}, Quota: []web.Quota{
 		{Resource: "custom_resource_with_a_long_name", Capacity: 1000, Used: 5000}, {Resource: "cpu", Capacity: 1 << 50, Used: 1 << 49, Lent: 1 << 48},

@@ -31,6 +31,9 @@ type World struct {
 	agents   []web.Agent
 	events   []web.Event
 	nodes    []web.Node
+	clusters []web.ClusterPage
+	jobs     []web.Job
+	file     web.ClusterFile
 	heard    []chan pages.Topic
 }
 
@@ -93,6 +96,7 @@ func Busy(now time.Time) *World {
 		w.tasks = append(w.tasks, t)
 		return &w.tasks[len(w.tasks)-1]
 	}
+	w.fleet()
 	w.tasks = make([]web.Task, 0, 400)
 	rlhf := add(row("llama-7b-rlhf", web.Running, "train-a100", 5, "training_stage=rlhf, team=alignment", gpu(8, 64, 512), at(2*time.Minute)))
 	rlhf.EndsAt, rlhf.Started, rlhf.Node, rlhf.Ran, rlhf.Estimate, rlhf.PID = now.Add(58*time.Minute), at(2*time.Minute), "gpu-04", 2*time.Minute, time.Hour, 41873

@@ -18,6 +18,12 @@ func (w *World) Frame(context.Context, string) (web.Frame, error) {
 			f.LiveTasks++
 		}
 	}
+	f.Clusters = len(w.clusters)
+	for _, j := range w.jobs {
+		if j.Live() {
+			f.LiveJobs++
+		}
+	}
 	return f, w.Fail
 }
 
@@ -51,7 +57,7 @@ func (w *World) filled(p web.PoolPage) web.PoolPage {
 
 func (w *World) Overview(context.Context, string) (web.Overview, error) {
 	defer w.lock()()
-	o := web.Overview{Clusters: []web.Cluster{{Name: "local", State: "connected", Detail: "6 nodes · 156 GPU · Ray 2.55"}}}
+	o := web.Overview{Fleet: w.clusterList(web.ClusterFilter{Limit: 4})}
 	for _, t := range w.tasks {
 		switch t.State {
 		case web.Running:
@@ -106,7 +112,7 @@ func (w *World) Pool(_ context.Context, _ string, name string, behind int) (web.
 	return web.PoolPage{}, missing("pool", name)
 }
 
-func (w *World) Clusters(context.Context) ([]string, error) {
+func (w *World) PoolClusters(context.Context) ([]string, error) {
 	return []string{"local", "gpu-east"}, w.Fail
 }
 
@@ -269,6 +275,12 @@ func (w *World) Find(_ context.Context, _, text string, limit int) ([]web.Hit, e
 	}
 	for _, p := range w.pools {
 		put(web.Hit{Kind: "pool", Name: p.Name, Note: "on " + p.Cluster, Href: "/pools/" + web.Escape(p.Name)})
+	}
+	for _, c := range w.clusters {
+		put(web.Hit{Kind: "cluster", Name: c.Name, Note: c.State, Href: "/clusters/" + web.Escape(c.Name)})
+	}
+	for _, j := range w.jobs {
+		put(web.Hit{Kind: "job", Name: j.ID, Note: strings.ToLower(j.State), Href: "/jobs/" + web.Escape(j.ID)})
 	}
 	for _, t := range w.tasks {
 		put(web.Hit{Kind: "task", Name: t.ID, Note: string(t.State) + " in " + t.Pool, Href: "/tasks/" + web.Escape(t.ID)})
