@@ -31,6 +31,9 @@ func (e *engine) placing() {
 	}
 }
 
+// behind is the placement of a job for which nothing is left to look at.
+var behind = Placement{Reason: "every cluster that could take it is kept for jobs that stand before it", Others: []Candidate{}, Not: []Reject{}}
+
 // pass sends on whoever can go, in order. A job that cannot keeps the cluster that is nearest to having
 // room for it, so that those behind it do not take that room for ever.
 func (e *engine) pass() {
@@ -48,7 +51,10 @@ func (e *engine) pass() {
 	left, notes, placed := true, 0, 0
 	for _, j := range slices.Clone(e.line) {
 		if !left && !j.Requirements.IsZero() {
-			continue // all that could be is kept for those before
+			if notes < notesAPass && e.tellWhy(j, behind) {
+				notes++
+			}
+			continue
 		}
 		a := j.ask()
 		a.Tried = e.stillTried(j)

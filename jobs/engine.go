@@ -259,13 +259,11 @@ func (e *engine) stop(id sched.ID, actor string, at time.Time) {
 func (e *engine) move(j *job, then func(), event Event, f func(*Job)) {
 	was := j.Cluster
 	f(&j.Job)
-	if was != j.Cluster || j.State == Queued || Ended(j.State) {
-		if p := e.places[was]; p != nil {
-			delete(p.live, j.UID)
-		}
-		if j.State != Queued && !Ended(j.State) {
-			e.place(j.Cluster).live[j.UID] = j
-		}
+	if p := e.places[was]; p != nil {
+		delete(p.live, j.UID)
+	}
+	if j.State != Queued && !Ended(j.State) {
+		e.place(j.Cluster).live[j.UID] = j
 	}
 	if p := e.places[j.Cluster]; p != nil {
 		p.movedAt = e.s.now()

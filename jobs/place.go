@@ -404,5 +404,7 @@ func keepFor(sites []*Site, id string, a Ask) (left bool) {
 	if best != nil {
 		best.kept = &keep{id, a.Requirements}
 	}
-	return slices.ContainsFunc(sites, func(s *Site) bool { return s.kept == nil })
+	return slices.ContainsFunc(sites, func(s *Site) bool {
+		return s.kept == nil && !s.c.Hold.Held && s.c.Status.State == clusters.Healthy
+	})
 }
