@@ -113,6 +113,13 @@ type nodeJSON struct {
 	State     string             `json:"state"`
 	Resources map[string]float64 `json:"resources_total"`
 	EndMillis float64            `json:"end_time_ms"`
+	Message   string             `json:"state_message"`
+}
+
+// lost says that a node went a while ago at most, and not because somebody wanted it to.
+func (n nodeJSON) lost(now time.Time) bool {
+	wanted := strings.HasPrefix(n.Message, "Expected termination") || strings.HasPrefix(n.Message, "Terminated due to idle")
+	return n.State != "ALIVE" && !wanted && now.Sub(time.UnixMilli(int64(n.EndMillis))) < deadNodeKept
 }
 
 // measure fills in what the answers say.
@@ -142,15 +149,13 @@ func measure(s *Status, usage usageJSON, nodes nodesJSON, now time.Time) {
 	s.Used = resourcesOf(used, names, func(v usedOf) float64 { return v[0] }, math.Ceil)
 	for _, n := range nodes.Data.Result.Result {
 		node := Node{ID: n.ID, Address: n.IP, Head: n.Head, Alive: n.State == "ALIVE"}
-		if !node.Alive && now.Sub(time.UnixMilli(int64(n.EndMillis))) > deadNodeKept {
-			continue
-		}
-		node.Total = resourcesOf(n.Resources, nil, func(v float64) float64 { return v }, math.Floor)
-		if node.Alive {
-			s.Total = s.Total.Add(node.Total)
+		switch {
+		case node.Alive:
+			node.Total = resourcesOf(n.Resources, nil, func(v float64) float64 { return v }, math.Floor)
 			node.Used = resourcesOf(byNode[n.ID], names, func(v usedOf) float64 { return v[0] }, math.Ceil)
-		} else {
-			node.Total = sched.Resources{}
+			s.Total = s.Total.Add(node.Total)
+		case !n.lost(now):
+			continue
 		}
 		s.Nodes = append(s.Nodes, node)
 	}

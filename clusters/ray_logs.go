@@ -196,7 +196,7 @@ func (r *Ray) streamedLog(ctx context.Context, w whole, moved func(), offset, li
 		return piece{}, err
 	}
 	defer resp.Body.Close()
-	p, err := cut(w.open(&watched{r: resp.Body, moved: moved}), offset, limit)
+	p, err := cut(w.open(&stirring{r: resp.Body, moved: moved}), offset, limit)
 	if err != nil {
 		if cause := context.Cause(ctx); cause != nil {
 			err = cause

@@ -41,7 +41,7 @@ func (r *Ray) PutPackage(ctx context.Context, uri string, size int64, body io.Re
 	defer cancel()
 	resp, err := r.send(ctx, request{
 		op: "put package", method: http.MethodPut, path: path, client: r.streams, size: size,
-		body: &watched{r: body, moved: moved}, header: http.Header{"Content-Type": {"application/octet-stream"}},
+		body: &stirring{r: body, moved: moved}, header: http.Header{"Content-Type": {"application/octet-stream"}},
 	})
 	if err != nil {
 		return err
@@ -68,13 +68,13 @@ func untilStalled(ctx context.Context, d time.Duration) (_ context.Context, move
 	}
 }
 
-// watched tells of each read.
-type watched struct {
+// stirring tells of each read.
+type stirring struct {
 	r     io.Reader
 	moved func()
 }
 
-func (w *watched) Read(p []byte) (int, error) {
+func (w *stirring) Read(p []byte) (int, error) {
 	n, err := w.r.Read(p)
 	w.moved()
 	return n, err

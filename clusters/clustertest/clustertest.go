@@ -59,6 +59,7 @@ type Cluster struct {
 
 	mu       sync.Mutex
 	server   *http.Server // nil while it is down
+	listener net.Listener
 	session  string
 	token    string
 	noUsage  bool
@@ -113,7 +114,7 @@ func (c *Cluster) begin() {
 func (c *Cluster) serve(listener net.Listener) {
 	server := &http.Server{Handler: http.HandlerFunc(c.handle), ReadHeaderTimeout: time.Minute}
 	c.mu.Lock()
-	c.server = server
+	c.server, c.listener = server, listener
 	c.mu.Unlock()
 	go func() { _ = server.Serve(listener) }()
 }
@@ -121,10 +122,11 @@ func (c *Cluster) serve(listener net.Listener) {
 // Down closes the dashboard: connections are refused, and those that are open cut. Jobs go on.
 func (c *Cluster) Down() {
 	c.mu.Lock()
-	server := c.server
+	server, listener := c.server, c.listener
 	c.server = nil
 	c.mu.Unlock()
 	if server != nil {
+		_ = listener.Close() // the server may not know it yet
 		_ = server.Close()
 	}
 }
