@@ -325,7 +325,7 @@ func (a *App) handler() (http.Handler, error) {
 	r.Get("/readyz", a.readyz)
 	r.Handle("/metrics", promhttp.HandlerFor(a.registry, promhttp.HandlerOpts{Registry: a.registry}))
 	api.New(api.Deps{Ledger: a.ledger, Logs: a.agents.Load(), Agents: a.agents.Load(), Jobs: a.jobs, Clusters: a.clusters, Packages: a.packages, Metrics: a.figures, Logger: a.log, Version: Version(), Server: a.about}).Mount(r)
-	view := view.New(a.ledger, a.agents.Load(), view.Options{Logger: a.log})
+	view := view.New(a.ledger, a.agents.Load(), view.Options{Jobs: a.jobs, Registry: a.clusters, LostAfter: a.cfg.ClusterLostAfter, Logger: a.log})
 	site := pages.New(view, view, view, pages.Options{Logger: a.log, SignOut: "/sign-out", Version: Version()})
 	r.Mount("/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		site.ServeHTTP(w, r.WithContext(pages.WithUser(r.Context(), auth.User(r.Context()))))

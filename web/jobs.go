@@ -386,3 +386,15 @@ func (w JobPlacement) line() Line {
 	}
 	return Line{Link(w.Cluster, "/clusters/"+Escape(w.Cluster)), Text(": "), reason}
 }
+
+// outsideWords says what the list of others' jobs is.
+func (l JobList) outsideWords(f JobFilter) string {
+	s := Count(len(l.Outside), "job") + " that others started"
+	if l.More {
+		s = "The newest " + s
+	}
+	if f.Cluster != "" {
+		s += " on " + Cut(f.Cluster, 60)
+	}
+	return s + ", as last seen. They are shown, what they use counts as used, and they are never touched."
+}

@@ -549,6 +549,44 @@ func (q *Queries) LiveJobs(ctx context.Context) ([]Job, error) {
 	return items, nil
 }
 
+const liveRequirements = `-- name: LiveRequirements :many
+SELECT cluster, state, requirements, count(*) AS n FROM jobs
+WHERE ended_at IS NULL AND state <> 'QUEUED' GROUP BY cluster, state, requirements
+`
+
+type LiveRequirementsRow struct {
+	Cluster      string
+	State        string
+	Requirements []byte
+	N            int64
+}
+
+// What live jobs ask for where they are; many ask for the same.
+func (q *Queries) LiveRequirements(ctx context.Context) ([]LiveRequirementsRow, error) {
+	rows, err := q.db.Query(ctx, liveRequirements)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []LiveRequirementsRow
+	for rows.Next() {
+		var i LiveRequirementsRow
+		if err := rows.Scan(
+			&i.Cluster,
+			&i.State,
+			&i.Requirements,
+			&i.N,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const outsideJobs = `-- name: OutsideJobs :many
 SELECT cluster, ray_id, kind, entrypoint, state, message, metadata, started_at, ended_at, seen_at FROM outside_jobs WHERE $1::text = '' OR cluster = $1
 ORDER BY started_at DESC NULLS FIRST, ray_id LIMIT $2

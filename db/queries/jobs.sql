@@ -101,3 +101,8 @@ ORDER BY started_at DESC NULLS FIRST, ray_id LIMIT @row_limit;
 
 -- name: CountLiveJobs :many
 SELECT CASE WHEN state = 'QUEUED' THEN '' ELSE cluster END::text AS cluster, state, count(*) AS n FROM jobs WHERE ended_at IS NULL GROUP BY 1, 2;
+
+-- name: LiveRequirements :many
+-- What live jobs ask for where they are; many ask for the same.
+SELECT cluster, state, requirements, count(*) AS n FROM jobs
+WHERE ended_at IS NULL AND state <> 'QUEUED' GROUP BY cluster, state, requirements;

@@ -29,6 +29,13 @@ type Registry interface {
 	FileProblem() (problem, path string)
 }
 
+// Jobs is the jobs over those clusters; *jobs.Service is one.
+type Jobs interface {
+	jobs.API
+	// Loads is what live jobs ask for on each cluster.
+	Loads(ctx context.Context) (map[string]jobs.Load, error)
+}
+
 const (
 	overviewClusters = 5
 	clusterJobs      = 8   // on a cluster's page
@@ -58,11 +65,7 @@ func (v *View) carried(ctx context.Context) (carried, error) {
 		if c.live, err = v.o.Jobs.Live(ctx); err != nil {
 			return c, err
 		}
-		if l, ok := v.o.Jobs.(interface {
-			Loads(ctx context.Context) (map[string]jobs.Load, error)
-		}); ok {
-			c.loads, err = l.Loads(ctx)
-		}
+		c.loads, err = v.o.Jobs.Loads(ctx)
 		return c, err
 	})
 	return c, v.refused(ctx, err)

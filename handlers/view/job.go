@@ -285,7 +285,7 @@ func jobTimeline(j jobs.Job, events []jobs.Event) []web.Step {
 
 // jobSteps are the words and the tone of what happens to a job.
 var jobSteps = map[string][2]string{
-	"queued": {"Waits for a cluster", ""}, "placed": {"Placed", ""}, "submitting": {"Being submitted", ""}, "submit_failed": {"Not taken", "warn"}, "pending": {"Accepted by Ray", ""},
+	"queued": {"Waits for a cluster", ""}, "waits": {"No room yet", ""}, "placed": {"Placed", ""}, "submitting": {"Being submitted", ""}, "submit_failed": {"Not taken", "warn"}, "pending": {"Accepted by Ray", ""},
 	"running": {"Running", "ok"}, "unknown": {"Its cluster went silent", "warn"}, "succeeded": {"Succeeded", "ok"}, "failed": {"Failed", "bad"}, "stopped": {"Stopped", "warn"},
 	"lost": {"Lost", "bad"}, "found_again": {"Found again", "ok"}, "retry": {"Tried again", "warn"}, "stop_requested": {"Asked to stop", "warn"}, "stray_stopped": {"A stray copy was stopped", "warn"},
 }

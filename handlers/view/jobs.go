@@ -68,6 +68,9 @@ func (v *View) Jobs(ctx context.Context, f web.JobFilter) (web.JobList, error) {
 }
 
 func jobRow(j jobs.Job) web.JobRow {
+	if j.State == jobs.Queued {
+		j.Cluster = "" // where it was last, before it came back
+	}
 	out := web.JobRow{ID: j.SubmissionID, JobID: j.JobID, State: j.State, Reason: jobReason(j), Cluster: j.Cluster, Entrypoint: j.Entrypoint, Request: resources(j.Requirements), Tags: j.Tags,
 		Attempt: j.Attempt, Position: j.QueuePosition, Stopping: j.StopRequestedAt != nil && !jobs.Ended(j.State), Created: j.CreatedAt, Started: at(j.StartedAt), Ended: at(j.EndedAt)}
 	if j.Placement != nil && j.Cluster != "" && j.Placement.Cluster == j.Cluster {

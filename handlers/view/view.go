@@ -15,7 +15,6 @@ import (
 	"time"
 
 	"github.com/schedulemesh/schedulemesh/handlers/pages"
-	"github.com/schedulemesh/schedulemesh/jobs"
 	"github.com/schedulemesh/schedulemesh/ledger"
 	"github.com/schedulemesh/schedulemesh/sched"
 	"github.com/schedulemesh/schedulemesh/web"
@@ -34,7 +33,7 @@ type Options struct {
 	// pool. It is asked often and must answer from memory. Nil: nothing is known of them.
 	Clusters func(ctx context.Context) []web.Cluster
 	// Jobs and Registry are the jobs over many clusters, and those clusters. Nil: this server has none.
-	Jobs     jobs.API
+	Jobs     Jobs
 	Registry Registry
 	// LostAfter is how long a cluster may be silent before its jobs are lost, for a sentence; 0: not known.
 	LostAfter time.Duration
@@ -88,7 +87,10 @@ func New(l *ledger.Ledger, logs Logs, o Options) *View {
 	v.loads.age = frameAge
 	v.days.stale, v.gpus.stale = dayAge, gpuStale
 	v.days.patience, v.gpus.patience = o.Patience, o.Patience
-	v.changes.l, v.changes.jobs = l, o.Jobs
+	v.changes.l = l
+	if o.Jobs != nil {
+		v.changes.jobs = o.Jobs
+	}
 	return v
 }
 

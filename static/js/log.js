@@ -41,7 +41,7 @@
       source.addEventListener("log", function (e) {
         var piece = JSON.parse(e.data);
         append(piece.text);
-        if (piece.next >= next) next = piece.next;
+        next = piece.next; // another attempt begins anew
         say(cut ? "live; the beginning is not shown here" : "live");
       });
       source.addEventListener("end", function () {
