@@ -248,6 +248,9 @@ func (c *upSettings) prepareData() (remove func(context.Context) error, err erro
 		if c.data, err = defaultData(); err != nil {
 			return remove, err
 		}
+		if c.server.noRay {
+			c.data = filepath.Join(c.data, "jobs") // beside what a server with agents keeps there
+		}
 	}
 	if c.raySession != "" && !filepath.IsLocal(c.raySession) {
 		return remove, fmt.Errorf("--ray-session %q is not the name of a directory inside --data", c.raySession)

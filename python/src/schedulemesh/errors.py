@@ -67,6 +67,41 @@ class NotPicklable(ScheduleMeshError, TypeError):
     code = "not_picklable"
 
 
+class NotInitialized(ScheduleMeshError, RuntimeError):
+    """No server was named or found for jobs, and no configuration of clusters to start one with."""
+
+    code = "not_initialized"
+
+
+class BadConfiguration(ScheduleMeshError, ValueError):
+    """A file with clusters cannot be used; the message says in which line and column."""
+
+    code = "bad_configuration"
+
+
+class JobFailed(ScheduleMeshError, RuntimeError):
+    """A job that was waited for failed or was stopped.
+
+    Attributes:
+        jobs: those that did, as documents.
+    """
+
+    code = "job_failed"
+
+    def __init__(self, message: str, jobs: list[Any]) -> None:
+        super().__init__(message)
+        self.jobs = jobs
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (str(self), self.jobs)
+
+
+class WaitTimeout(ScheduleMeshError, TimeoutError):
+    """Jobs had not ended when the time was up; they go on."""
+
+    code = "wait_timeout"
+
+
 class ServerError(ScheduleMeshError):
     """The server refused a call.
 
@@ -135,6 +170,18 @@ class UnknownPolicyVersion(NotFound):
     """There is no such version of the policy."""
 
 
+class UnknownCluster(NotFound):
+    """No Ray cluster for jobs has this name."""
+
+
+class UnknownJob(NotFound, RuntimeError):
+    """No job has this submission id."""
+
+
+class UnknownPackage(NotFound):
+    """No package has this name."""
+
+
 class MethodNotAllowed(ServerError):
     """The address does not know this method; the server may be older than this package."""
 
@@ -197,6 +244,26 @@ class RequestTooLarge(Conflict):
 
 class NoNodeLargeEnough(Conflict):
     """No single node of the cluster has this much."""
+
+
+class JobExists(Conflict):
+    """The submission id is another job's."""
+
+
+class NoClusters(Conflict):
+    """No Ray cluster is configured for jobs."""
+
+
+class NoClusterLargeEnough(Conflict):
+    """No single cluster could ever take the job; ``explanation`` says why not, for each."""
+
+
+class ClusterInUse(Conflict):
+    """Jobs are live on the cluster."""
+
+
+class ClusterUnreachable(ServerError):
+    """The cluster the job is on does not answer."""
 
 
 class TooLarge(ServerError):

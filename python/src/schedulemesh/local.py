@@ -30,7 +30,18 @@ from typing import IO, Any
 
 from schedulemesh.notices import LocalError, ServerEntry, same, server_for, servers, state_dir
 
-__all__ = ["LocalError", "ServerEntry", "Started", "binary", "server_for", "servers", "start", "token_for"]
+__all__ = [
+    "LocalError",
+    "ServerEntry",
+    "Started",
+    "binary",
+    "server_for",
+    "server_for_jobs",
+    "servers",
+    "start",
+    "start_for_jobs",
+    "token_for",
+]
 
 log = logging.getLogger(__name__)
 
@@ -146,7 +157,9 @@ def start(
             "ray.get_runtime_context().gcs_address after ray.init()"
         )
     program = binary()
-    with _one_at_a_time(ray_address, say):
+    # Few locks, since nobody removes their files, and clusters that rarely wait for each other.
+    lock = str(int(ray_address.rpartition(":")[2]) % 16)
+    with _one_at_a_time(lock, say):
         if (entry := server_for(ray_address)) is not None:
             token = token_for(entry.url)
             _compare_version(entry.url, token)
@@ -165,34 +178,74 @@ def start(
             command += ["--ray-session", os.path.join("ray", session or _session_of(ray_address))]
         else:
             command += ["--temporary", "--parent", str(os.getpid())]
-        # Without a name: nobody has to remove it. It has the token in it, and is for us alone.
-        said = tempfile.TemporaryFile()  # noqa: SIM115
+        return _start(command, say, lambda entry: bool(entry.ray_address))
+
+
+def start_for_jobs(say: Callable[[str], None] = log.info) -> Started:
+    """A server without a Ray cluster of its own, for jobs on others, unless one of this user's runs.
+
+    It outlives this process, so that jobs that wait are submitted and followed all the same, and keeps its
+    data.
+
+    Args:
+        say: is told in a line what is being done.
+
+    Raises:
+        LocalError: it could not be started; with the end of what it said.
+    """
+    program = binary()
+    with _one_at_a_time("jobs", say):
+        if (entry := server_for_jobs()) is not None:
+            return Started(entry.url, token_for(entry.url), ours=False)
+        say("starting a ScheduleMesh server for jobs, which goes on after this script")
+        command = [program, "up", "--addr", "127.0.0.1:0", "--no-ray"]
+        if data := os.environ.get("SCHEDULEMESH_DATA", ""):
+            command += ["--data", os.path.abspath(os.path.join(data, "jobs"))]
+        return _start(command, say, lambda entry: True)
+
+
+def server_for_jobs() -> ServerEntry | None:
+    """The newest server on this machine that answers and lives on its own, whatever Ray cluster it is on."""
+    for entry in reversed(servers()):
+        if not entry.parent and _ready(entry.url)[0]:
+            return entry
+    return None
+
+
+def _start(
+    command: list[str], say: Callable[[str], None], finished: Callable[[ServerEntry], bool]
+) -> Started:
+    """Run a server until it is ready and what it notes of itself is finished."""
+    # Without a name: nobody has to remove it. It has the token in it, and is for us alone.
+    said = tempfile.TemporaryFile()  # noqa: SIM115
+    try:
+        # A session of its own: a terminal's Ctrl-C is for this process, which may still need the server.
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=said,
+            stderr=said,
+            env=_environment(),
+            cwd="/",
+            start_new_session=True,
+        )
+    except OSError as error:
+        said.close()
+        raise LocalError(f"the server program {command[0]} does not run here: {error}") from None
+    with said:
         try:
-            # A session of its own: a terminal's Ctrl-C is for this process, which may still need the server.
-            process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=said,
-                stderr=said,
-                env=_environment(),
-                cwd="/",
-                start_new_session=True,
-            )
-        except OSError as error:
-            said.close()
-            raise LocalError(f"the server program {program} does not run here: {error}") from None
-        with said:
-            try:
-                entry = _await_ready(process, said)
-            except BaseException:
-                _end(process)
-                raise
-        say(f"it is ready at {entry.url}")
-        return Started(entry.url, _read(Path(entry.token_file)), ours=True, _process=process)
+            entry = _await_ready(process, said, finished)
+        except BaseException:
+            _end(process)
+            raise
+    say(f"it is ready at {entry.url}")
+    return Started(entry.url, _read(Path(entry.token_file)), ours=True, _process=process)
 
 
-def _await_ready(process: subprocess.Popen[bytes], said: IO[bytes]) -> ServerEntry:
-    """Wait until the server can do its work.
+def _await_ready(
+    process: subprocess.Popen[bytes], said: IO[bytes], finished: Callable[[ServerEntry], bool]
+) -> ServerEntry:
+    """Wait until the server can do its work, and what it notes of itself is finished.
 
     Raises:
         LocalError: it cannot.
@@ -206,7 +259,7 @@ def _await_ready(process: subprocess.Popen[bytes], said: IO[bytes]) -> ServerEnt
         entry = next((entry for entry in servers() if entry.pid == process.pid), None)
         if entry is not None:
             ready, why = _ready(entry.url)
-            if ready and entry.ray_address:
+            if ready and finished(entry):
                 return entry
         now = time.monotonic()
         claimed = (claimed or now) if "belongs to another" in why else 0.0
@@ -332,12 +385,10 @@ def _compare_version(url: str, token: str) -> None:
 
 
 @contextlib.contextmanager
-def _one_at_a_time(ray_address: str, say: Callable[[str], None]) -> Iterator[None]:
-    """Hold the lock under which servers for the cluster are started: the next finds what this one started."""
+def _one_at_a_time(lock: str, say: Callable[[str], None]) -> Iterator[None]:
+    """Hold the lock under which such servers are started: the next finds what this one started."""
     directory = state_dir()
-    # Few files, since nobody removes them, and clusters that rarely wait for each other.
-    number = int(ray_address.rpartition(":")[2]) % 16
-    with (directory / f"start-{number}.lock").open("a") as file:
+    with (directory / f"start-{lock}.lock").open("a") as file:
         for attempt in range(int(2 * START_PATIENCE / 0.05)):
             try:
                 fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -326,3 +326,89 @@ class ServerInfo(TypedDict, total=False):
     ray_version: str
     python_version: str
     url: str
+
+
+# Jobs.
+
+
+class Cluster(TypedDict, total=False):
+    """A Ray cluster that jobs may go to: how it is configured, and how it was when it was last asked."""
+
+    name: str
+    source: str
+    head_address: str
+    dashboard: str
+    runtime_env: dict[str, Any]
+    prefer: bool
+    weight: float
+    tags: list[str]
+    token: dict[str, str]
+    max_resources: Resources
+    rev: int
+    hold: dict[str, Any]
+    state: str
+    since: str
+    error: str
+    ray_version: str
+    session: str
+    resources: dict[str, Resources]
+    nodes: list[dict[str, Any]]
+    score: float
+    reasons: list[str]
+    breaker: str
+    retry_at: str
+    latency_ms: float
+    jobs: dict[str, int]
+
+
+class Job(TypedDict, total=False):
+    """A job and what became of it. ``state`` is ours, ``status`` the same in Ray's words."""
+
+    uid: str
+    submission_id: str
+    job_id: str
+    entrypoint: str
+    state: str
+    status: str
+    code: str
+    reason: str
+    cluster: str
+    ray_submission_id: str
+    attempt: int
+    preferred_cluster: str
+    resource_requirements: dict[str, float]
+    reserve: str
+    priority: float
+    queue_timeout: float
+    queue_position: int
+    max_retries: int
+    retry_on: list[str]
+    runtime_env: dict[str, Any]
+    merged_runtime_env: dict[str, Any]
+    metadata: dict[str, str]
+    tags: list[str]
+    placement: dict[str, Any]
+    tried: list[dict[str, Any]]
+    notes: list[str]
+    stop_requested_by: str
+    stop_requested_at: str
+    exit_code: int
+    error_type: str
+    message: str
+    created_at: str
+    queued_at: str
+    placed_at: str
+    accepted_at: str
+    started_at: str
+    ended_at: str
+    submitted_by: str
+
+
+class JobLog(TypedDict, total=False):
+    """A piece of what a job printed; ``next`` is the offset behind it, in bytes. ``kept``: its cluster has it
+    no more, and this is the end of it, which was kept."""
+
+    text: str
+    next: int
+    ended: bool
+    kept: bool

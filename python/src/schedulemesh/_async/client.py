@@ -6,11 +6,12 @@ import json
 import logging
 import time
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING, Any, cast
-from urllib.parse import quote, urlsplit
+from urllib.parse import urlsplit
 
 from schedulemesh import types
+from schedulemesh._async.job_calls import JobCalls, segment, wait_query
 from schedulemesh._async.waiting import sleep
 from schedulemesh.errors import InvalidArgument, ServerError, ServerUnavailable, from_problem
 
@@ -26,7 +27,7 @@ RETRY_FOR = 10.0
 _TRY_AGAIN = {"database_unavailable", "shutting_down"}
 
 
-class AsyncClient:
+class AsyncClient(JobCalls):
     """A server, seen from one namespace.
 
     A call that finds no server is repeated for :data:`RETRY_FOR` seconds. Calls that change something carry
@@ -154,7 +155,7 @@ class AsyncClient:
 
     @property
     def _space(self) -> str:
-        return "/namespaces/" + _segment(self.namespace)
+        return "/namespaces/" + segment(self.namespace)
 
     # Pools.
 
@@ -164,7 +165,7 @@ class AsyncClient:
 
     async def pool(self, name: str) -> types.Pool:
         """One pool. Raises :class:`~schedulemesh.errors.UnknownPool`."""
-        return cast(types.Pool, await self._call("GET", "/pools/" + _segment(name)))
+        return cast(types.Pool, await self._call("GET", "/pools/" + segment(name)))
 
     async def create_pool(self, name: str, **fields: Any) -> types.Pool:
         """Make a pool: ``labels``, ``resources``, ``target_agents``, … as in the API."""
@@ -172,30 +173,30 @@ class AsyncClient:
 
     async def update_pool(self, name: str, **fields: Any) -> types.Pool:
         """Replace the given fields of a pool."""
-        return cast(types.Pool, await self._call("PATCH", "/pools/" + _segment(name), fields))
+        return cast(types.Pool, await self._call("PATCH", "/pools/" + segment(name), fields))
 
     async def delete_pool(self, name: str) -> None:
         """Remove an empty pool."""
-        await self._call("DELETE", "/pools/" + _segment(name))
+        await self._call("DELETE", "/pools/" + segment(name))
 
     async def hold_pool(self, name: str, *, reason: str = "") -> types.Pool:
         """Start nothing in a pool until it is resumed; what runs goes on."""
         body = _without_empty({"reason": reason})
-        return cast(types.Pool, await self._call("POST", f"/pools/{_segment(name)}/hold", body))
+        return cast(types.Pool, await self._call("POST", f"/pools/{segment(name)}/hold", body))
 
     async def drain_pool(self, name: str, *, reason: str = "", deadline: float | None = None) -> types.Pool:
         """Hold a pool and, ``deadline`` seconds from now, take what still runs in it."""
         body = _without_empty({"reason": reason, "deadline": deadline})
-        return cast(types.Pool, await self._call("POST", f"/pools/{_segment(name)}/drain", body))
+        return cast(types.Pool, await self._call("POST", f"/pools/{segment(name)}/drain", body))
 
     async def resume_pool(self, name: str) -> types.Pool:
         """End a hold or a drain."""
-        return cast(types.Pool, await self._call("POST", f"/pools/{_segment(name)}/resume"))
+        return cast(types.Pool, await self._call("POST", f"/pools/{segment(name)}/resume"))
 
     async def placement_groups(self, pool: str, *, ended: bool = False) -> dict[str, Any]:
         """The placement groups of a pool, with sums; ``ended`` for the latest that are gone, too."""
         query = {"ended": "true" if ended else ""}
-        found = await self._call("GET", f"/pools/{_segment(pool)}/placement-groups", query=query)
+        found = await self._call("GET", f"/pools/{segment(pool)}/placement-groups", query=query)
         return cast("dict[str, Any]", found)
 
     async def set_state_handlers(
@@ -214,18 +215,18 @@ class AsyncClient:
             "restorer": restorer,
             "restorer_name": restorer_name,
         }
-        await self._call("PUT", f"/pools/{_segment(pool)}/state-handlers", body)
+        await self._call("PUT", f"/pools/{segment(pool)}/state-handlers", body)
 
     async def delete_state_handlers(self, pool: str) -> None:
         """Remove both state handlers of a pool; none there is fine."""
-        await self._call("DELETE", f"/pools/{_segment(pool)}/state-handlers")
+        await self._call("DELETE", f"/pools/{segment(pool)}/state-handlers")
 
     # Tasks.
 
     async def submit(self, task: dict[str, Any], *, wait: float = 0.0) -> types.Task:
         """Submit a task; the body is that of ``POST /tasks``. With ``wait`` the answer comes once it runs or
         has ended, at the latest after so many seconds."""
-        return cast(types.Task, await self._call("POST", "/tasks", task, query=_wait(wait), extra=wait))
+        return cast(types.Task, await self._call("POST", "/tasks", task, query=wait_query(wait), extra=wait))
 
     async def tasks(
         self,
@@ -248,32 +249,33 @@ class AsyncClient:
     async def task(self, task_id: str, *, wait: float = 0.0) -> types.Task:
         """The live task of this id, or the latest. ``wait`` as in :meth:`submit`."""
         return cast(
-            types.Task, await self._call("GET", "/tasks/" + _segment(task_id), query=_wait(wait), extra=wait)
+            types.Task,
+            await self._call("GET", "/tasks/" + segment(task_id), query=wait_query(wait), extra=wait),
         )
 
     async def change_task(self, task_id: str, **fields: Any) -> types.Task:
         """Replace ``priority``, ``labels`` or ``estimated_duration`` of a live task."""
-        return cast(types.Task, await self._call("PATCH", "/tasks/" + _segment(task_id), fields))
+        return cast(types.Task, await self._call("PATCH", "/tasks/" + segment(task_id), fields))
 
     async def complete(self, task_id: str) -> types.Task:
         """End a task as done. Read it with ``wait`` to see its agent gone."""
-        return cast(types.Task, await self._call("POST", f"/tasks/{_segment(task_id)}/complete"))
+        return cast(types.Task, await self._call("POST", f"/tasks/{segment(task_id)}/complete"))
 
     async def cancel(self, task_id: str) -> types.Task:
         """Cancel a task. Read it with ``wait`` to see its agent gone."""
-        return cast(types.Task, await self._call("DELETE", "/tasks/" + _segment(task_id)))
+        return cast(types.Task, await self._call("DELETE", "/tasks/" + segment(task_id)))
 
     async def resume(self, task_id: str) -> types.Task:
         """Run a preempted task again from its saved state, as soon as there is room."""
-        return cast(types.Task, await self._call("POST", f"/tasks/{_segment(task_id)}/restore"))
+        return cast(types.Task, await self._call("POST", f"/tasks/{segment(task_id)}/restore"))
 
     async def register(self, task_id: str, **fields: Any) -> types.Task:
         """Say that a task runs on an agent: ``agent_name``, ``pool``, ``priority``, ``labels``, …"""
-        return cast(types.Task, await self._call("PUT", f"/tasks/{_segment(task_id)}/register", fields))
+        return cast(types.Task, await self._call("PUT", f"/tasks/{segment(task_id)}/register", fields))
 
     async def task_events(self, task_id: str) -> list[types.Event]:
         """The timeline of a task, oldest first."""
-        found = await self._call("GET", f"/tasks/{_segment(task_id)}/events")
+        found = await self._call("GET", f"/tasks/{segment(task_id)}/events")
         return cast("list[types.Event]", found["items"])
 
     async def task_logs(
@@ -281,7 +283,7 @@ class AsyncClient:
     ) -> types.LogChunk:
         """A piece of a task's output; read on from ``next_offset`` until ``ended``."""
         query = {"stream": stream, "offset": offset, "limit": limit}
-        return cast(types.LogChunk, await self._call("GET", f"/tasks/{_segment(task_id)}/logs", query=query))
+        return cast(types.LogChunk, await self._call("GET", f"/tasks/{segment(task_id)}/logs", query=query))
 
     # Agents.
 
@@ -292,20 +294,22 @@ class AsyncClient:
 
     async def agent(self, name: str) -> types.Agent:
         """An agent by its name, or by the id of a task on it."""
-        return cast(types.Agent, await self._call("GET", "/agents/" + _segment(name)))
+        return cast(types.Agent, await self._call("GET", "/agents/" + segment(name)))
 
     async def create_agent(self, agent: dict[str, Any], *, wait: float = 0.0) -> types.Agent:
         """Make an agent that waits for work; the body is that of ``POST /agents``."""
-        return cast(types.Agent, await self._call("POST", "/agents", agent, query=_wait(wait), extra=wait))
+        return cast(
+            types.Agent, await self._call("POST", "/agents", agent, query=wait_query(wait), extra=wait)
+        )
 
     async def delete_agent(self, name: str, *, force: bool = False, destroy_pg: bool = False) -> None:
         """Stop an agent; one that is gone already is fine. Answers before it is gone."""
         query = {"force": "true" if force else "", "destroy_pg": "true" if destroy_pg else ""}
-        await self._call("DELETE", "/agents/" + _segment(name), query=query)
+        await self._call("DELETE", "/agents/" + segment(name), query=query)
 
     async def report_metrics(self, agent: str, metrics: dict[str, Any]) -> None:
         """Keep figures as the agent's latest."""
-        await self._call("POST", f"/agents/{_segment(agent)}/metrics", metrics)
+        await self._call("POST", f"/agents/{segment(agent)}/metrics", metrics)
 
     async def ensure_health(self, *, timeout: float = 120.0, recreate: bool = True) -> types.Health:
         """Ping all agents, and replace those that do not answer."""
@@ -404,40 +408,60 @@ class AsyncClient:
     async def events(self, *, after: int = 0) -> AsyncIterator[types.Event]:
         """Events as they happen, none left out, from the one after ``after`` (0: from now on). Without end;
         a connection that breaks is made anew, for :attr:`retry_for` seconds."""
+        async for _, data in self._stream("/events", {"namespace": self.namespace}, str(after or "")):
+            yield cast(types.Event, json.loads(data))
+
+    # The wire.
+
+    async def _stream(self, path: str, query: dict[str, Any], last: str) -> AsyncIterator[tuple[str, str]]:
+        """What an event stream says, as kind and data, without end. One that breaks is made anew behind the
+        last event that had an id, as long as the server answers within :attr:`retry_for` seconds."""
         import httpx
 
         while True:
             headers = {"Accept": "text/event-stream"}
-            if after:
-                headers["Last-Event-ID"] = str(after)
+            if last:
+                headers["Last-Event-ID"] = last
             try:
                 async with self._http.stream(
                     "GET",
-                    "/events",
-                    params={"namespace": self.namespace},
+                    path,
+                    params=query,
                     headers=headers,
                     timeout=httpx.Timeout(self.timeout, read=60.0),
                 ) as stream:
                     if stream.status_code != 200:
                         await stream.aread()
                         raise _refusal(stream)
+                    kind, data, number = "message", "", last
                     async for line in stream.aiter_lines():
-                        if line.startswith("data:"):
-                            event = json.loads(line[5:])
-                            after = int(event["id"])
-                            yield cast(types.Event, event)
+                        word, _, value = line.partition(":")
+                        value = value.removeprefix(" ")
+                        if word == "event":
+                            kind = value
+                        elif word == "data":
+                            data = f"{data}\n{value}" if data else value
+                        elif word == "id":
+                            number = value
+                        elif not line:
+                            last = number
+                            if data:
+                                yield kind, data
+                            kind, data = "message", ""
             except httpx.TransportError:
                 await self._call("GET", "/server", space=False)  # waits for it, or says that it is gone
             await sleep(0.05)
 
-    # The wire.
-
-    async def _pages(self, path: str, query: dict[str, Any], limit: int) -> AsyncIterator[dict[str, Any]]:
+    async def _pages(
+        self, path: str, query: dict[str, Any], limit: int, *, space: bool = True
+    ) -> AsyncIterator[dict[str, Any]]:
         seen = 0
         cursor = ""
         while True:
             size = min(500, limit - seen) if limit else 500
-            page = await self._call("GET", path, query={**query, "limit": size, "cursor": cursor})
+            page = await self._call(
+                "GET", path, query={**query, "limit": size, "cursor": cursor}, space=space
+            )
             for item in page["items"]:
                 yield item
             seen += len(page["items"])
@@ -452,12 +476,14 @@ class AsyncClient:
         body: dict[str, Any] | None = None,
         query: dict[str, Any] | None = None,
         *,
+        content: Callable[[], AsyncIterator[bytes]] | None = None,
         headers: dict[str, str] | None = None,
         space: bool = True,
         timeout: float | None = None,
         extra: float = 0.0,
     ) -> Any:
-        """Make a call, repeating it while no server answers.
+        """Make a call, repeating it while no server answers. ``content`` makes the body, each time, that
+        ``body`` is not.
 
         Raises:
             InvalidArgument: the body is not JSON.
@@ -470,9 +496,9 @@ class AsyncClient:
         if space and self.namespace != "default":
             params["namespace"] = self.namespace
         headers = dict(headers or {})
-        content = None
+        encoded = None
         if body is not None:
-            content = _encode(body)
+            encoded = _encode(body)
             headers["Content-Type"] = "application/json"
         if method == "POST":
             headers["Idempotency-Key"] = uuid.uuid4().hex
@@ -482,7 +508,12 @@ class AsyncClient:
         while True:
             try:
                 answer = await self._http.request(
-                    method, path, params=params, content=content, headers=headers, timeout=wire
+                    method,
+                    path,
+                    params=params,
+                    content=content() if content is not None else encoded,
+                    headers=headers,
+                    timeout=wire,
                 )
             except (httpx.TimeoutException, httpx.TransportError) as error:
                 last = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
@@ -520,16 +551,6 @@ def _encode(body: dict[str, Any]) -> bytes:
         return json.dumps(body, allow_nan=False, separators=(",", ":")).encode()
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidArgument(f"this cannot be sent as JSON: {error}") from None
-
-
-def _segment(name: str) -> str:
-    if not isinstance(name, str) or not name:
-        raise InvalidArgument(f"{name!r} is not a name; give text of 1 to 200 characters")
-    return quote(name, safe="")
-
-
-def _wait(seconds: float) -> dict[str, str]:
-    return {"wait": f"{seconds:g}s"} if seconds > 0 else {}
 
 
 def _without_empty(values: dict[str, Any]) -> dict[str, Any]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import TypeVar
+import weakref
+from collections.abc import Callable, MutableMapping
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 
@@ -20,3 +21,17 @@ async def sleep(seconds: float) -> None:
 async def blocking(call: Callable[[], T]) -> T:
     """The result of a call that blocks, such as one of Ray's, made on a thread."""
     return await asyncio.to_thread(call)
+
+
+#: What :func:`where` says, to what belongs there.
+PerPlace = MutableMapping[Any, T]
+
+
+def places() -> PerPlace[T]:
+    """Room for something of each place in which calls are made."""
+    return weakref.WeakKeyDictionary()
+
+
+def where() -> Any:
+    """What connections belong to: the event loop."""
+    return asyncio.get_running_loop()

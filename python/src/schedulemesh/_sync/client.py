@@ -7,11 +7,12 @@ import json
 import logging
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Callable
 from typing import TYPE_CHECKING, Any, cast
-from urllib.parse import quote, urlsplit
+from urllib.parse import urlsplit
 
 from schedulemesh import types
+from schedulemesh._sync.job_calls import JobCalls, segment, wait_query
 from schedulemesh._sync.waiting import sleep
 from schedulemesh.errors import InvalidArgument, ServerError, ServerUnavailable, from_problem
 
@@ -27,7 +28,7 @@ RETRY_FOR = 10.0
 _TRY_AGAIN = {"database_unavailable", "shutting_down"}
 
 
-class Client:
+class Client(JobCalls):
     """A server, seen from one namespace.
 
     A call that finds no server is repeated for :data:`RETRY_FOR` seconds. Calls that change something carry
@@ -155,7 +156,7 @@ class Client:
 
     @property
     def _space(self) -> str:
-        return "/namespaces/" + _segment(self.namespace)
+        return "/namespaces/" + segment(self.namespace)
 
     # Pools.
 
@@ -165,7 +166,7 @@ class Client:
 
     def pool(self, name: str) -> types.Pool:
         """One pool. Raises :class:`~schedulemesh.errors.UnknownPool`."""
-        return cast(types.Pool, self._call("GET", "/pools/" + _segment(name)))
+        return cast(types.Pool, self._call("GET", "/pools/" + segment(name)))
 
     def create_pool(self, name: str, **fields: Any) -> types.Pool:
         """Make a pool: ``labels``, ``resources``, ``target_agents``, … as in the API."""
@@ -173,30 +174,30 @@ class Client:
 
     def update_pool(self, name: str, **fields: Any) -> types.Pool:
         """Replace the given fields of a pool."""
-        return cast(types.Pool, self._call("PATCH", "/pools/" + _segment(name), fields))
+        return cast(types.Pool, self._call("PATCH", "/pools/" + segment(name), fields))
 
     def delete_pool(self, name: str) -> None:
         """Remove an empty pool."""
-        self._call("DELETE", "/pools/" + _segment(name))
+        self._call("DELETE", "/pools/" + segment(name))
 
     def hold_pool(self, name: str, *, reason: str = "") -> types.Pool:
         """Start nothing in a pool until it is resumed; what runs goes on."""
         body = _without_empty({"reason": reason})
-        return cast(types.Pool, self._call("POST", f"/pools/{_segment(name)}/hold", body))
+        return cast(types.Pool, self._call("POST", f"/pools/{segment(name)}/hold", body))
 
     def drain_pool(self, name: str, *, reason: str = "", deadline: float | None = None) -> types.Pool:
         """Hold a pool and, ``deadline`` seconds from now, take what still runs in it."""
         body = _without_empty({"reason": reason, "deadline": deadline})
-        return cast(types.Pool, self._call("POST", f"/pools/{_segment(name)}/drain", body))
+        return cast(types.Pool, self._call("POST", f"/pools/{segment(name)}/drain", body))
 
     def resume_pool(self, name: str) -> types.Pool:
         """End a hold or a drain."""
-        return cast(types.Pool, self._call("POST", f"/pools/{_segment(name)}/resume"))
+        return cast(types.Pool, self._call("POST", f"/pools/{segment(name)}/resume"))
 
     def placement_groups(self, pool: str, *, ended: bool = False) -> dict[str, Any]:
         """The placement groups of a pool, with sums; ``ended`` for the latest that are gone, too."""
         query = {"ended": "true" if ended else ""}
-        found = self._call("GET", f"/pools/{_segment(pool)}/placement-groups", query=query)
+        found = self._call("GET", f"/pools/{segment(pool)}/placement-groups", query=query)
         return cast("dict[str, Any]", found)
 
     def set_state_handlers(
@@ -215,18 +216,18 @@ class Client:
             "restorer": restorer,
             "restorer_name": restorer_name,
         }
-        self._call("PUT", f"/pools/{_segment(pool)}/state-handlers", body)
+        self._call("PUT", f"/pools/{segment(pool)}/state-handlers", body)
 
     def delete_state_handlers(self, pool: str) -> None:
         """Remove both state handlers of a pool; none there is fine."""
-        self._call("DELETE", f"/pools/{_segment(pool)}/state-handlers")
+        self._call("DELETE", f"/pools/{segment(pool)}/state-handlers")
 
     # Tasks.
 
     def submit(self, task: dict[str, Any], *, wait: float = 0.0) -> types.Task:
         """Submit a task; the body is that of ``POST /tasks``. With ``wait`` the answer comes once it runs or
         has ended, at the latest after so many seconds."""
-        return cast(types.Task, self._call("POST", "/tasks", task, query=_wait(wait), extra=wait))
+        return cast(types.Task, self._call("POST", "/tasks", task, query=wait_query(wait), extra=wait))
 
     def tasks(
         self,
@@ -249,32 +250,33 @@ class Client:
     def task(self, task_id: str, *, wait: float = 0.0) -> types.Task:
         """The live task of this id, or the latest. ``wait`` as in :meth:`submit`."""
         return cast(
-            types.Task, self._call("GET", "/tasks/" + _segment(task_id), query=_wait(wait), extra=wait)
+            types.Task,
+            self._call("GET", "/tasks/" + segment(task_id), query=wait_query(wait), extra=wait),
         )
 
     def change_task(self, task_id: str, **fields: Any) -> types.Task:
         """Replace ``priority``, ``labels`` or ``estimated_duration`` of a live task."""
-        return cast(types.Task, self._call("PATCH", "/tasks/" + _segment(task_id), fields))
+        return cast(types.Task, self._call("PATCH", "/tasks/" + segment(task_id), fields))
 
     def complete(self, task_id: str) -> types.Task:
         """End a task as done. Read it with ``wait`` to see its agent gone."""
-        return cast(types.Task, self._call("POST", f"/tasks/{_segment(task_id)}/complete"))
+        return cast(types.Task, self._call("POST", f"/tasks/{segment(task_id)}/complete"))
 
     def cancel(self, task_id: str) -> types.Task:
         """Cancel a task. Read it with ``wait`` to see its agent gone."""
-        return cast(types.Task, self._call("DELETE", "/tasks/" + _segment(task_id)))
+        return cast(types.Task, self._call("DELETE", "/tasks/" + segment(task_id)))
 
     def resume(self, task_id: str) -> types.Task:
         """Run a preempted task again from its saved state, as soon as there is room."""
-        return cast(types.Task, self._call("POST", f"/tasks/{_segment(task_id)}/restore"))
+        return cast(types.Task, self._call("POST", f"/tasks/{segment(task_id)}/restore"))
 
     def register(self, task_id: str, **fields: Any) -> types.Task:
         """Say that a task runs on an agent: ``agent_name``, ``pool``, ``priority``, ``labels``, …"""
-        return cast(types.Task, self._call("PUT", f"/tasks/{_segment(task_id)}/register", fields))
+        return cast(types.Task, self._call("PUT", f"/tasks/{segment(task_id)}/register", fields))
 
     def task_events(self, task_id: str) -> list[types.Event]:
         """The timeline of a task, oldest first."""
-        found = self._call("GET", f"/tasks/{_segment(task_id)}/events")
+        found = self._call("GET", f"/tasks/{segment(task_id)}/events")
         return cast("list[types.Event]", found["items"])
 
     def task_logs(
@@ -282,7 +284,7 @@ class Client:
     ) -> types.LogChunk:
         """A piece of a task's output; read on from ``next_offset`` until ``ended``."""
         query = {"stream": stream, "offset": offset, "limit": limit}
-        return cast(types.LogChunk, self._call("GET", f"/tasks/{_segment(task_id)}/logs", query=query))
+        return cast(types.LogChunk, self._call("GET", f"/tasks/{segment(task_id)}/logs", query=query))
 
     # Agents.
 
@@ -293,20 +295,22 @@ class Client:
 
     def agent(self, name: str) -> types.Agent:
         """An agent by its name, or by the id of a task on it."""
-        return cast(types.Agent, self._call("GET", "/agents/" + _segment(name)))
+        return cast(types.Agent, self._call("GET", "/agents/" + segment(name)))
 
     def create_agent(self, agent: dict[str, Any], *, wait: float = 0.0) -> types.Agent:
         """Make an agent that waits for work; the body is that of ``POST /agents``."""
-        return cast(types.Agent, self._call("POST", "/agents", agent, query=_wait(wait), extra=wait))
+        return cast(
+            types.Agent, self._call("POST", "/agents", agent, query=wait_query(wait), extra=wait)
+        )
 
     def delete_agent(self, name: str, *, force: bool = False, destroy_pg: bool = False) -> None:
         """Stop an agent; one that is gone already is fine. Answers before it is gone."""
         query = {"force": "true" if force else "", "destroy_pg": "true" if destroy_pg else ""}
-        self._call("DELETE", "/agents/" + _segment(name), query=query)
+        self._call("DELETE", "/agents/" + segment(name), query=query)
 
     def report_metrics(self, agent: str, metrics: dict[str, Any]) -> None:
         """Keep figures as the agent's latest."""
-        self._call("POST", f"/agents/{_segment(agent)}/metrics", metrics)
+        self._call("POST", f"/agents/{segment(agent)}/metrics", metrics)
 
     def ensure_health(self, *, timeout: float = 120.0, recreate: bool = True) -> types.Health:
         """Ping all agents, and replace those that do not answer."""
@@ -405,40 +409,60 @@ class Client:
     def events(self, *, after: int = 0) -> Iterator[types.Event]:
         """Events as they happen, none left out, from the one after ``after`` (0: from now on). Without end;
         a connection that breaks is made anew, for :attr:`retry_for` seconds."""
+        for _, data in self._stream("/events", {"namespace": self.namespace}, str(after or "")):
+            yield cast(types.Event, json.loads(data))
+
+    # The wire.
+
+    def _stream(self, path: str, query: dict[str, Any], last: str) -> Iterator[tuple[str, str]]:
+        """What an event stream says, as kind and data, without end. One that breaks is made anew behind the
+        last event that had an id, as long as the server answers within :attr:`retry_for` seconds."""
         import httpx
 
         while True:
             headers = {"Accept": "text/event-stream"}
-            if after:
-                headers["Last-Event-ID"] = str(after)
+            if last:
+                headers["Last-Event-ID"] = last
             try:
                 with self._http.stream(
                     "GET",
-                    "/events",
-                    params={"namespace": self.namespace},
+                    path,
+                    params=query,
                     headers=headers,
                     timeout=httpx.Timeout(self.timeout, read=60.0),
                 ) as stream:
                     if stream.status_code != 200:
                         stream.read()
                         raise _refusal(stream)
+                    kind, data, number = "message", "", last
                     for line in stream.iter_lines():
-                        if line.startswith("data:"):
-                            event = json.loads(line[5:])
-                            after = int(event["id"])
-                            yield cast(types.Event, event)
+                        word, _, value = line.partition(":")
+                        value = value.removeprefix(" ")
+                        if word == "event":
+                            kind = value
+                        elif word == "data":
+                            data = f"{data}\n{value}" if data else value
+                        elif word == "id":
+                            number = value
+                        elif not line:
+                            last = number
+                            if data:
+                                yield kind, data
+                            kind, data = "message", ""
             except httpx.TransportError:
                 self._call("GET", "/server", space=False)  # waits for it, or says that it is gone
             sleep(0.05)
 
-    # The wire.
-
-    def _pages(self, path: str, query: dict[str, Any], limit: int) -> Iterator[dict[str, Any]]:
+    def _pages(
+        self, path: str, query: dict[str, Any], limit: int, *, space: bool = True
+    ) -> Iterator[dict[str, Any]]:
         seen = 0
         cursor = ""
         while True:
             size = min(500, limit - seen) if limit else 500
-            page = self._call("GET", path, query={**query, "limit": size, "cursor": cursor})
+            page = self._call(
+                "GET", path, query={**query, "limit": size, "cursor": cursor}, space=space
+            )
             for item in page["items"]:
                 yield item
             seen += len(page["items"])
@@ -453,12 +477,14 @@ class Client:
         body: dict[str, Any] | None = None,
         query: dict[str, Any] | None = None,
         *,
+        content: Callable[[], Iterator[bytes]] | None = None,
         headers: dict[str, str] | None = None,
         space: bool = True,
         timeout: float | None = None,
         extra: float = 0.0,
     ) -> Any:
-        """Make a call, repeating it while no server answers.
+        """Make a call, repeating it while no server answers. ``content`` makes the body, each time, that
+        ``body`` is not.
 
         Raises:
             InvalidArgument: the body is not JSON.
@@ -471,9 +497,9 @@ class Client:
         if space and self.namespace != "default":
             params["namespace"] = self.namespace
         headers = dict(headers or {})
-        content = None
+        encoded = None
         if body is not None:
-            content = _encode(body)
+            encoded = _encode(body)
             headers["Content-Type"] = "application/json"
         if method == "POST":
             headers["Idempotency-Key"] = uuid.uuid4().hex
@@ -483,7 +509,12 @@ class Client:
         while True:
             try:
                 answer = self._http.request(
-                    method, path, params=params, content=content, headers=headers, timeout=wire
+                    method,
+                    path,
+                    params=params,
+                    content=content() if content is not None else encoded,
+                    headers=headers,
+                    timeout=wire,
                 )
             except (httpx.TimeoutException, httpx.TransportError) as error:
                 last = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
@@ -521,16 +552,6 @@ def _encode(body: dict[str, Any]) -> bytes:
         return json.dumps(body, allow_nan=False, separators=(",", ":")).encode()
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidArgument(f"this cannot be sent as JSON: {error}") from None
-
-
-def _segment(name: str) -> str:
-    if not isinstance(name, str) or not name:
-        raise InvalidArgument(f"{name!r} is not a name; give text of 1 to 200 characters")
-    return quote(name, safe="")
-
-
-def _wait(seconds: float) -> dict[str, str]:
-    return {"wait": f"{seconds:g}s"} if seconds > 0 else {}
 
 
 def _without_empty(values: dict[str, Any]) -> dict[str, Any]:

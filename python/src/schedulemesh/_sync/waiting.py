@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Callable, MutableMapping
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 
@@ -20,3 +21,17 @@ def sleep(seconds: float) -> None:
 def blocking(call: Callable[[], T]) -> T:
     """The result of a call, made here and now."""
     return call()
+
+
+#: What :func:`where` says, to what belongs there.
+PerPlace = MutableMapping[Any, T]
+
+
+def places() -> PerPlace[T]:
+    """Room for something of each place in which calls are made."""
+    return {}
+
+
+def where() -> Any:
+    """What connections belong to: the process, which may be forked."""
+    return os.getpid()

@@ -1,0 +1,1 @@
+"""The calls: submit_job, unified_scheduler."""
