@@ -414,7 +414,7 @@ func (r *specReader) resources(v *value) sched.Resources {
 	}
 	most, field, why := FromRay(given)
 	if why != "" {
-		r.bad(v, "max_resources."+field, "%s", why)
+		r.bad(v.find([]any{field}), "max_resources."+field, "%s", why)
 	}
 	return most
 }
@@ -422,7 +422,7 @@ func (r *specReader) resources(v *value) sched.Resources {
 // FromRay converts amounts as users of Ray give them, CPU, GPU, memory in GiB and custom names. What is wrong is
 // the name and a sentence that goes on after it.
 func FromRay(given map[string]float64) (amounts sched.Resources, name, why string) {
-	units := make(map[string]float64, len(given))
+	units, said := make(map[string]float64, len(given)), make(map[string]string, len(given))
 	for _, name := range sortedKeys(given) {
 		ours, v := name, given[name]
 		switch lower := strings.ToLower(name); lower {
@@ -435,11 +435,11 @@ func FromRay(given map[string]float64) (amounts sched.Resources, name, why strin
 		if _, twice := units[ours]; twice {
 			return sched.Resources{}, name, "is given twice, in capitals and not; leave one out"
 		}
-		units[ours] = v
+		units[ours], said[ours] = v, name
 	}
 	amounts, err := sched.FromUnits(units)
 	if bad, ok := err.(*sched.ResourceError); ok {
-		return sched.Resources{}, bad.Name, fmt.Sprintf("is %v, which %s", bad.Value, bad.Reason)
+		return sched.Resources{}, said[bad.Name], fmt.Sprintf("is %v, which %s", given[said[bad.Name]], bad.Reason)
 	}
 	return amounts, "", ""
 }

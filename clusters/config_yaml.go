@@ -103,8 +103,11 @@ func readYAML(text []byte) (root *value, problem *ConfigError) {
 		case body == nil:
 			body = d.Body
 		default:
-			t := d.Body.GetToken()
-			return fail(t.Position.Line, t.Position.Column, "a second document begins here; put all clusters into one and remove the ---")
+			at := place(d.Body)
+			if d.Start != nil && d.Start.Position != nil {
+				at.line, at.column = d.Start.Position.Line, d.Start.Position.Column
+			}
+			return fail(at.line, at.column, "a second document begins here; put all clusters into one and remove the ---")
 		}
 	}
 	if body == nil {
@@ -140,10 +143,12 @@ func syntax(message string) string {
 	switch {
 	case strings.Contains(message, "\\t") || strings.Contains(message, "\t"):
 		hint = "indent with spaces, not with tabs"
-	case strings.Contains(message, "sequence end"):
-		hint = "close the list with ]"
-	case strings.Contains(message, "flow map"):
-		hint = "close the map with }"
+	case strings.Contains(message, "sequence end"), strings.Contains(message, "']' must be specified"):
+		hint = "close the list with ] before here"
+	case strings.Contains(message, "flow map"), strings.Contains(message, "'}' must be specified"):
+		hint = "close the map with } before here"
+	case strings.Contains(message, "end character"):
+		hint = "close the quotes"
 	case strings.Contains(message, "mapping value is not allowed"):
 		hint = "put text with a colon in it into quotes"
 	case strings.Contains(message, "anchor"):

@@ -157,7 +157,8 @@ func nothing(v any) bool {
 	case []any:
 		return len(v) == 0
 	case map[string]any:
-		return len(v) == 0 || len(v) == 1 && nothing(v["packages"])
+		list, alone := v["packages"].([]any)
+		return len(v) == 0 || alone && len(list) == 0
 	}
 	return v == nil
 }
