@@ -38,27 +38,14 @@ func (a *App) client(cluster string) (jobs.Ray, bool) {
 }
 
 // besideJobs is the rest of the work of the one server that moves jobs: it reads the configuration
-// file, asks clusters how they are, and clears up, until ctx ends.
+// file and asks clusters how they are, until ctx ends.
 func (a *App) besideJobs(ctx context.Context) {
 	var work sync.WaitGroup
 	work.Go(func() { a.watcher.Run(ctx) })
 	if a.cfg.Clusters != "" {
 		work.Go(func() { a.clusters.WatchFile(ctx, a.cfg.Clusters) })
 	}
-	work.Go(func() { a.prunePackages(ctx) })
 	work.Wait()
-}
-
-// prunePackages removes packed directories that nobody uses any more, now and then.
-func (a *App) prunePackages(ctx context.Context) {
-	for ; ctx.Err() == nil; sleep(ctx, time.Hour) {
-		switch n, err := a.packages.Prune(ctx); {
-		case err != nil && ctx.Err() == nil:
-			a.log.Warn("packages that nobody uses were not removed", "error", err)
-		case n > 0:
-			a.log.Info("removed packages that nobody uses", "packages", n)
-		}
-	}
 }
 
 const lookAtLocal = 250 * time.Millisecond
