@@ -187,7 +187,9 @@ func (s *Service) Submit(ctx context.Context, spec Spec) (Job, bool, error) {
 	if err != nil {
 		return Job{}, false, err
 	}
-	print := fingerprint(j.Spec)
+	said := j.Spec
+	said.JobID = spec.JobID // one that was made up is another each time
+	print := fingerprint(said)
 	if spec.SubmissionID != "" { // a repeated request is answered with the job, whatever has become of the clusters since
 		if old, err := s.same(ctx, j.SubmissionID, print); err == nil || !errors.Is(err, ErrUnknownJob) {
 			return old, false, err
