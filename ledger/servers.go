@@ -150,7 +150,7 @@ func (m *membership) leads() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for cluster := range m.wanted {
-		if m.holders[cluster] == m.l.server {
+		if m.holders[cluster] == m.l.server && !strings.HasPrefix(cluster, "/") { // which is a lease on other work
 			return true
 		}
 	}
