@@ -19,6 +19,9 @@ from schedulemesh.packages import (
     package_wheel,
 )
 
+#: The largest runtime environment, in bytes of JSON, without what is packed.
+LIMIT = 1 << 20
+
 
 def portable(runtime_env: Mapping[str, Any]) -> tuple[dict[str, Any], list[Package]]:
     """A runtime environment without paths of this machine, and the packages it names instead.
@@ -54,9 +57,14 @@ def portable(runtime_env: Mapping[str, Any]) -> tuple[dict[str, Any], list[Packa
     if isinstance(env.get("conda"), str) and env["conda"].endswith((".yml", ".yaml")):
         env["conda"] = _conda(env["conda"])
     try:
-        json.dumps(env, allow_nan=False)
+        size = len(json.dumps(env, allow_nan=False))
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidArgument(f"runtime_env cannot be sent as JSON: {error}") from None
+    if size > LIMIT:
+        raise InvalidArgument(
+            f"runtime_env has {size} bytes as JSON, and {LIMIT} is the most: put files into working_dir or "
+            "py_modules, and data where the clusters can read it"
+        )
     return env, packages
 
 

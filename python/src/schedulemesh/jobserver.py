@@ -6,6 +6,7 @@ import logging
 import os
 import sys
 import threading
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -13,6 +14,9 @@ from schedulemesh import local
 from schedulemesh.errors import BadConfiguration, Invalid, NotInitialized, ServerNotFound
 
 log = logging.getLogger("schedulemesh")
+
+#: How long new clusters are waited for, in seconds, until the server has asked each how it is.
+PATIENCE = 3.0
 
 
 @dataclass(frozen=True)
@@ -135,9 +139,14 @@ def _import(server: JobServer, path: Path, text: str) -> None:
 
     with Client(server.url, server.token) as client:
         try:
-            client.import_clusters(text, file=str(path))
+            names = {cluster["name"] for cluster in client.import_clusters(text, file=str(path))}
         except Invalid as error:
             raise BadConfiguration(str(error)) from None
+        end = time.monotonic() + PATIENCE
+        while time.monotonic() < end and any(
+            cluster["state"] == "unseen" for cluster in client.clusters() if cluster["name"] in names
+        ):
+            time.sleep(0.05)
 
 
 def reset() -> None:

@@ -358,7 +358,11 @@ class Cluster(TypedDict, total=False):
     breaker: str
     retry_at: str
     latency_ms: float
+    checked_at: str
+    seen_at: str
+    alive_nodes: int
     jobs: dict[str, int]
+    links: dict[str, str]
 
 
 class Job(TypedDict, total=False):
@@ -402,6 +406,7 @@ class Job(TypedDict, total=False):
     started_at: str
     ended_at: str
     submitted_by: str
+    links: dict[str, str]
 
 
 class JobLog(TypedDict, total=False):

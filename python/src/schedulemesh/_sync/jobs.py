@@ -154,6 +154,51 @@ def submit_job(
         use instead. NoClusterLargeEnough: no cluster could ever take it. NoClusters: there are none.
         JobExists: another job has this submission id. ServerUnavailable: the server does not answer."""
     check_entrypoint(entrypoint)
+    body, packages = blocking(
+        lambda: job_request(
+            entrypoint,
+            runtime_env,
+            job_id,
+            metadata,
+            submission_id,
+            preferred_cluster,
+            resource_requirements,
+            tags,
+            priority=priority,
+            queue_timeout=queue_timeout,
+            max_retries=max_retries,
+            retry_on=retry_on,
+            reserve=reserve,
+        )
+    )
+    job = send((get_unified_scheduler()).client, body, packages)
+    for note in job.get("notes") or []:
+        log.warning("job %s: %s", job["submission_id"], note)
+    return job["submission_id"]
+
+
+def job_request(
+    entrypoint: str,
+    runtime_env: Mapping[str, Any] | None = None,
+    job_id: str | None = None,
+    metadata: Mapping[str, str] | None = None,
+    submission_id: str | None = None,
+    preferred_cluster: str | None = None,
+    resource_requirements: Mapping[str, float] | None = None,
+    tags: Sequence[str] | None = None,
+    *,
+    priority: float | None = None,
+    queue_timeout: float | None = None,
+    max_retries: int | None = None,
+    retry_on: Sequence[str] | None = None,
+    reserve: str | None = None,
+) -> tuple[dict[str, Any], list[Package]]:
+    """The body of ``POST /jobs`` for what :func:`submit_job` is given, and the packages that it names.
+
+    Raises:
+        InvalidArgument: as submit_job does.
+    """
+    check_entrypoint(entrypoint)
     body: dict[str, Any] = {
         "entrypoint": entrypoint,
         "submission_id": _text("submission_id", submission_id) or f"sub_{uuid.uuid4().hex}",
@@ -169,20 +214,18 @@ def submit_job(
         "reserve": _text("reserve", reserve),
     }
     packages: list[Package] = []
-    if runtime_env:
-        body["runtime_env"], packages = blocking(lambda: portable(runtime_env))
-    elif runtime_env is not None and not isinstance(runtime_env, Mapping):
-        raise InvalidArgument(f"runtime_env must be a dict, not {runtime_env!r}")
-    body = {name: value for name, value in body.items() if value is not None}
-    scheduler = get_unified_scheduler()
+    if runtime_env is not None:
+        env, packages = portable(runtime_env)
+        body["runtime_env"] = env or None
+    return {name: value for name, value in body.items() if value is not None}, packages
+
+
+def send(client: Client, body: dict[str, Any], packages: list[Package]) -> types.Job:
+    """Submit what :func:`job_request` made."""
     for package in packages:
-        _upload(scheduler.client, package)
-    with submitting(body["submission_id"], scheduler.url):
-        job = scheduler.client.submit_job(body)
-    for note in job.get("notes") or []:
-        log.warning("job %s: %s", job["submission_id"], note)
-    log.info("job %s is %s: %s", job["submission_id"], job["state"], job.get("reason") or job.get("cluster"))
-    return job["submission_id"]
+        _upload(client, package)
+    with submitting(body["submission_id"], client.url):
+        return client.submit_job(body)
 
 
 def _upload(client: Client, package: Package) -> None:
@@ -286,9 +329,17 @@ def wait_for_all_jobs(
         _text("submission_ids", submission_id)
     interval = max(0.01, _number("check_interval", check_interval) or 0.0)
     limit = _number("timeout", timeout)
-    end = math.inf if limit is None else time.monotonic() + limit
     client = copy.copy((get_unified_scheduler()).client)
     client.retry_for = max(client.retry_for, OUTAGE)
+    wait_for(client, ids, interval, limit)
+    return True
+
+
+def wait_for(
+    client: Client, ids: list[str], interval: float, limit: float | None
+) -> list[types.Job]:
+    """The jobs, once all have succeeded; as :func:`wait_for_all_jobs`."""
+    end = math.inf if limit is None else time.monotonic() + limit
     jobs: dict[str, types.Job] = {}
     live = list(dict.fromkeys(ids))
     with WaitLine(len(live)) as line:
@@ -311,7 +362,7 @@ def wait_for_all_jobs(
             if jobs[first]["state"] in _ENDED:
                 live = _still_live(jobs.values())
                 line.show(jobs.values())
-    return True
+    return [jobs[submission_id] for submission_id in dict.fromkeys(ids)]
 
 
 def _still_live(jobs: Iterable[types.Job]) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from schedulemesh import __version__
-from schedulemesh.cli import follow, policy, pools, preemption, servers, submit, tasks, top
+from schedulemesh.cli import clusters, follow, jobs, policy, pools, preemption, servers, submit, tasks, top
 from schedulemesh.cli.context import Group
 
 
@@ -25,6 +25,8 @@ for command in (
     pools.pools,
     tasks.tasks,
     submit.submit,
+    jobs.jobs,
+    clusters.clusters,
     preemption.preempt,
     preemption.evaluate,
     policy.policy,

@@ -245,7 +245,16 @@ def _task_names(client: Client, typed: str) -> list[str]:
     return list(dict.fromkeys(task["task_id"] for task in client.tasks(text=typed, limit=200)))
 
 
+def _job_names(client: Client, typed: str) -> list[str]:
+    return [job["submission_id"] for job in client.jobs(text=typed, limit=200)]
+
+
 complete_task = _completer(_task_names)
+complete_task_or_job = _completer(
+    lambda client, typed: _task_names(client, typed) + _job_names(client, typed)
+)
+complete_job = _completer(lambda client, typed: _job_names(client, typed))
+complete_cluster = _completer(lambda client, _: [cluster["name"] for cluster in client.clusters()])
 complete_pool = _completer(lambda client, _: [pool["name"] for pool in client.pools()])
 complete_agent = _completer(lambda client, _: [agent["name"] for agent in client.agents()])
 complete_namespace = _completer(lambda client, _: [space["name"] for space in client.namespaces()])

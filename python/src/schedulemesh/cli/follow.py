@@ -2,33 +2,83 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from schedulemesh.cli import output
-from schedulemesh.cli.context import LONG_PATIENCE, Command, Settings, complete_task, pass_settings
+from schedulemesh.cli.context import (
+    LONG_PATIENCE,
+    Command,
+    Settings,
+    complete_task,
+    complete_task_or_job,
+    pass_settings,
+)
 from schedulemesh.cli.tasks import event_word
 
 if TYPE_CHECKING:
+    from schedulemesh.client import Client
     from schedulemesh.types import Event
 
 _CHUNK = 1024 * 1024
 _TAIL = 256 * 1024
 
 
-@click.command(cls=Command, short_help="What a task's agent printed.")
-@click.argument("task_id", metavar="TASK", shell_complete=complete_task)
+@click.command(cls=Command, short_help="What a job, or a task's agent, printed.")
+@click.argument("name", metavar="JOB|TASK", shell_complete=complete_task_or_job)
 @click.option("-f", "--follow", is_flag=True, help="Go on as it prints more, until it has ended.")
-@click.option("--stderr", is_flag=True, help="The standard error, instead of the standard output.")
+@click.option("--stderr", is_flag=True, help="An agent's standard error; a job has both in one.")
 @click.option("--tail", type=click.IntRange(min=0), metavar="N", help="Begin with the last N lines.")
 @pass_settings
-def logs(settings: Settings, task_id: str, follow: bool, stderr: bool, tail: int | None) -> None:
-    """What TASK's agent printed, while it runs and after it ended."""
+def logs(settings: Settings, name: str, follow: bool, stderr: bool, tail: int | None) -> None:
+    """What the job of this submission id printed, or else the agent of this task.
+
+    While it runs, and after it ended.
+    """
+    from schedulemesh.errors import NotFound
+
     client = settings.client()
-    stream = "stderr" if stderr else "stdout"
+    if not stderr:
+        with contextlib.suppress(NotFound):
+            client.job(name)
+            _job_logs(settings, client, name, follow, tail)
+            return
+    _task_logs(settings, client, name, follow, "stderr" if stderr else "stdout", tail)
+
+
+def _job_logs(settings: Settings, client: Client, name: str, follow: bool, tail: int | None) -> None:
+    offset = 0
+    if tail is not None:
+        piece = client.job_logs(name, tail=tail) if tail else client.job_logs(name, offset=-1, limit=1)
+        offset = piece["next"]
+        _print_piece(settings, piece, piece["text"] if tail else "")
+        if not follow:
+            return
+    if follow:
+        client.retry_for = LONG_PATIENCE
+        for piece in client.follow_job_logs(name, offset=offset):
+            _print_piece(settings, piece, piece["text"])
+        return
+    while (piece := client.job_logs(name, offset=offset, limit=_CHUNK))["text"]:
+        _print_piece(settings, piece, piece["text"])
+        offset = piece["next"]
+
+
+def _print_piece(settings: Settings, piece: Any, text: str) -> None:
+    if text and settings.json:
+        output.line(piece)
+    elif text:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+
+
+def _task_logs(
+    settings: Settings, client: Client, task_id: str, follow: bool, stream: str, tail: int | None
+) -> None:
     offset, pause = (0 if tail is None else -_TAIL), 0.1
     while True:
         chunk = client.task_logs(task_id, stream=stream, offset=offset, limit=_CHUNK)
@@ -37,11 +87,7 @@ def logs(settings: Settings, task_id: str, follow: bool, stderr: bool, tail: int
             lines = chunk["text"].splitlines(keepends=True)
             chunk["text"] = "".join(lines[-tail:] if tail else [])
             tail = None
-        if chunk["text"] and settings.json:
-            output.line(chunk)
-        elif chunk["text"]:
-            sys.stdout.write(chunk["text"])
-            sys.stdout.flush()
+        _print_piece(settings, chunk, chunk["text"])
         if more:
             pause = 0.1
             continue

@@ -17,7 +17,7 @@ import click
 
 NONE = "-"
 
-#: The colour of each state of a task.
+#: The colour of each state.
 STATES = {
     "queued": "yellow",
     "reserved": "cyan",
@@ -29,6 +29,15 @@ STATES = {
     "completed": "blue",
     "failed": "red",
     "cancelled": "bright_black",
+    # Of jobs and clusters.
+    "submitting": "cyan",
+    "pending": "cyan",
+    "unknown": "magenta",
+    "succeeded": "blue",
+    "stopped": "bright_black",
+    "healthy": "green",
+    "unhealthy": "red",
+    "unseen": "yellow",
 }
 
 
@@ -50,8 +59,8 @@ def dim(text: str) -> str:
 
 
 def state(word: str) -> str:
-    """A task's state in its colour."""
-    return paint(word, STATES.get(word, ""))
+    """A state in its colour."""
+    return paint(word, STATES.get(word.lower(), ""))
 
 
 def say(text: str = "") -> None:
