@@ -227,17 +227,18 @@ func condaList(names, pip []any) []any {
 	return append(slices.Clip(names), map[string]any{"pip": pip})
 }
 
-// unitePackages is the cluster's packages but those that the job names too, then the job's, each once.
+// unitePackages is the cluster's packages but those that the job names otherwise, then the job's, each once.
 func unitePackages(cluster, job []any, nameOf func(string) string) []any {
-	named := map[string]bool{}
+	named, same := map[string]bool{}, map[string]bool{}
 	for _, item := range job {
+		same[item.(string)] = true
 		if name := nameOf(item.(string)); name != "" {
 			named[name] = true
 		}
 	}
 	var kept []any
 	for _, item := range cluster {
-		if !named[nameOf(item.(string))] {
+		if text := item.(string); same[text] || !named[nameOf(text)] {
 			kept = append(kept, item)
 		}
 	}
