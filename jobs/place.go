@@ -332,7 +332,7 @@ func (o option) tell(a Ask) Candidate {
 		if c.Missing = o.site.c.Could().Lacking(a.Requirements); c.Missing.IsZero() {
 			c.Reason = "no machine of it has " + a.Requirements.String()
 		} else {
-			c.Reason = fmt.Sprintf("even when it is empty %s are missing", c.Missing)
+			c.Reason = fmt.Sprintf("%s are missing even when it is empty", c.Missing)
 		}
 	}
 	return c
@@ -385,6 +385,20 @@ func preferredNote(sites []*Site, a Ask, chosen string) []string {
 // Impossible tells that no cluster could ever take this, however empty; one that was never heard of might.
 func Impossible(sites []*Site, a Ask) bool {
 	return !slices.ContainsFunc(sites, func(s *Site) bool { return !s.seen() || s.could(a) })
+}
+
+// tooSmall says of some clusters what they lack even when they are empty.
+func tooSmall(p Placement) string {
+	const said = 3
+	parts := []string{}
+	for _, c := range p.Others[:min(len(p.Others), said)] {
+		parts = append(parts, c.Cluster+": "+c.Reason)
+	}
+	text := strings.Join(parts, "; ")
+	if n := len(p.Others); n > said {
+		text += "; and the others are too small as well"
+	}
+	return text
 }
 
 // keepFor keeps the cluster that is nearest to having room for a job that waits, so that smaller ones behind

@@ -274,7 +274,7 @@ func (s *Service) possible(j *Job) error {
 	a := j.ask()
 	if Impossible(sites, a) {
 		p := explain(sites, a)
-		return &ledger.Error{Code: ErrImpossible.Code, Message: fmt.Sprintf("no cluster could ever take a job that asks for %s: %s", j.Requirements, p.Reason), Detail: p}
+		return &ledger.Error{Code: ErrImpossible.Code, Message: fmt.Sprintf("no cluster could ever take a job that asks for %s: %s", j.Requirements, tooSmall(p)), Detail: p}
 	}
 	if j.PreferredCluster != "" && !slices.ContainsFunc(sites, func(s *Site) bool { return s.c.Name == j.PreferredCluster }) {
 		j.Notes = preferredNote(sites, a, "")

@@ -239,11 +239,24 @@ func (e *engine) failed(j *job, info clusters.JobInfo) {
 			return
 		}
 	}
-	why := clean(info.Message)
-	if why == "" {
-		why = "it failed, and Ray does not say why"
+	e.endAs(j, Failed, code, whyFailed(info), "", e.endOf(info), &info)
+}
+
+// whyFailed is a sentence of what Ray says. Of an entrypoint that failed it says the exit code and
+// then much of what was printed, of which the last line tells most.
+func whyFailed(info clusters.JobInfo) string {
+	text := strings.TrimSpace(clean(info.Message))
+	switch {
+	case text == "":
+		return "it failed, and Ray does not say why"
+	case info.ExitCode == nil || !strings.HasPrefix(text, "Job entrypoint command failed"):
+		return firstLine(text)
 	}
-	e.endAs(j, Failed, code, firstLine(why), "", e.endOf(info), &info)
+	why := fmt.Sprintf("its entrypoint ended with exit code %d", *info.ExitCode)
+	if lines := strings.Split(text, "\n"); len(lines) > 1 {
+		why += ": " + firstLine(lines[len(lines)-1])
+	}
+	return why
 }
 
 func firstLine(s string) string {
