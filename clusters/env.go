@@ -343,15 +343,23 @@ func conda(v any) *envProblem {
 	return nil
 }
 
-var uri = regexp.MustCompile(`^[a-z][a-z0-9+.-]*://.`)
+var uri = regexp.MustCompile(`^([a-z][a-z0-9+.-]*)://.`)
+
+// schemes are what Ray fetches packages by.
+var schemes = []string{"gcs", "http", "https", "s3", "gs", "azure", "abfss", "file", "local"}
 
 // packageURI checks a working_dir or a module. Directories are packed and uploaded before they come here.
 func packageURI(at []any, v any) *envProblem {
 	if bad := isString(at, v); bad != nil {
 		return bad
 	}
-	if s := v.(string); !uri.MatchString(s) {
+	s := v.(string)
+	parts := uri.FindStringSubmatch(s)
+	if parts == nil {
 		return wrong(at, "is %.200q, a path that the cluster cannot see; submit with the Python client or the command line, which upload directories, or give a URI such as gcs://, s3:// or https://", s)
+	}
+	if !slices.Contains(schemes, parts[1]) {
+		return wrong(at, "is %.200q, which Ray cannot fetch; it knows %s", s, strings.Join(schemes, ", "))
 	}
 	return nil
 }

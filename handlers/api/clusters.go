@@ -33,7 +33,7 @@ const clusterSpecName = "ClusterSpec"
 func (ClusterSpec) Schema(r huma.Registry) *huma.Schema {
 	if _, ok := r.Map()[clusterSpecName]; !ok {
 		field := func(kind, doc string) *huma.Schema { return &huma.Schema{Type: kind, Description: doc} }
-		most := resourcesSchema()
+		most := jobAmountsSchema()
 		most.Description = "What it can grow to, when it scales by itself: a job that needs no more than this waits instead of being refused. " + most.Description
 		most.AdditionalProperties = true
 		s := &huma.Schema{Type: huma.TypeObject, AdditionalProperties: true, Required: []string{"head_address"},
@@ -44,12 +44,12 @@ func (ClusterSpec) Schema(r huma.Registry) *huma.Schema {
 				"prefer":        field(huma.TypeBoolean, "A bonus where jobs are placed."),
 				"weight":        field(huma.TypeNumber, "Factor where jobs are placed, above 0; 1 when left out."),
 				"tags":          {Type: huma.TypeArray, Items: field(huma.TypeString, ""), Description: "A bonus for jobs that share some; never a wall."},
-				"token":         field(huma.TypeObject, "Where the bearer token of its dashboard is: {\"env\": name of a variable of the server} or {\"file\": path on the server}."),
+				"token":         field("", "Where the bearer token of its dashboard is: {\"env\": name of a variable of the server} or {\"file\": path on the server}."),
 				"max_resources": most,
 			},
 		}
 		s.Properties["runtime_env"].AdditionalProperties = true
-		s.Properties["token"].AdditionalProperties = true
+		// token has no type: an error of type would show what came in its place, which may be the token itself.
 		s.PrecomputeMessages()
 		r.Map()[clusterSpecName] = s
 	}
@@ -67,7 +67,7 @@ type Cluster struct {
 	Weight       float64          `json:"weight" example:"1"`
 	Tags         []string         `json:"tags" nullable:"false"`
 	Token        *ClusterToken    `json:"token,omitempty" doc:"Where its bearer token is, never the token itself; left out when there is none."`
-	MaxResources Units            `json:"max_resources" doc:"What it can grow to, as configured."`
+	MaxResources JobUnits         `json:"max_resources" doc:"What it can grow to, as configured: CPU, GPU, memory in GiB."`
 	Rev          int64            `json:"rev" doc:"Counts changes of what is configured and of its hold; the ETag." example:"3"`
 	Hold         *Hold            `json:"hold,omitempty" doc:"Who keeps new jobs away, and why; left out when nobody does."`
 	State        string           `json:"state" enum:"healthy,unhealthy,unseen" doc:"healthy: jobs may go there. unhealthy: it does not answer, answers nonsense, or is another version than we speak. unseen: it was not asked yet."`
@@ -130,7 +130,7 @@ type ClusterSample struct {
 func clusterRow(c clusters.Cluster, live map[string]map[string]int) Cluster {
 	s := c.Status
 	out := Cluster{Name: c.Name, Source: c.Source, HeadAddress: c.HeadAddress, Dashboard: c.Dashboard, RuntimeEnv: orNull(c.RuntimeEnv), Prefer: c.Prefer,
-		Weight: c.Weight, Tags: orEmpty(c.Tags), MaxResources: Units(c.Most), Rev: c.Rev, State: s.State, Since: Stamp(s.Since), Error: s.Error,
+		Weight: c.Weight, Tags: orEmpty(c.Tags), MaxResources: JobUnits(c.Most), Rev: c.Rev, State: s.State, Since: Stamp(s.Since), Error: s.Error,
 		CheckedAt: Stamp(s.At), SeenAt: Stamp(s.SeenAt), RayVersion: s.Version, Session: s.Session, Resources: clusterResources(s.Total, s.Used, s.UsageKnown),
 		Score: s.Score, Reasons: orEmpty(s.Reasons), Breaker: s.Breaker, RetryAt: Stamp(s.RetryAt), LatencyMS: float64(s.Latency.Microseconds()) / 1000,
 		Jobs: live[c.Name], Links: linksTo(defaultNamespace, "clusters", c.Name)}

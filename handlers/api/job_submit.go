@@ -141,35 +141,9 @@ func (f *faults) tags(tags []string) []string {
 	return out
 }
 
-// schemes are where Ray fetches packages from.
-var schemes = []string{"gcs", "http", "https", "s3", "gs", "azure", "abfss", "file", "local"}
-
-// runtimeEnv checks what a cluster would refuse, or could not find: a directory of the caller's machine.
+// runtimeEnv brings it into its normal form.
 func (f *faults) runtimeEnv(raw json.RawMessage) json.RawMessage {
-	raw = f.kind("runtime_env", raw, '{')
-	if raw == nil {
-		return nil
-	}
-	var places struct {
-		WorkingDir json.RawMessage `json:"working_dir"`
-		PyModules  json.RawMessage `json:"py_modules"`
-	}
-	if err := json.Unmarshal(raw, &places); err != nil { // checkJSON has read it
-		f.add("body", "runtime_env", "is not JSON")
-		return nil
-	}
-	before := len(*f)
-	f.place("runtime_env.working_dir", places.WorkingDir)
-	if modules := given(places.PyModules); modules != nil {
-		var all []json.RawMessage
-		if json.Unmarshal(modules, &all) != nil {
-			f.add("body", "runtime_env.py_modules", "must be an array of URIs")
-		}
-		for i, m := range all {
-			f.place("runtime_env.py_modules."+strconv.Itoa(i), m)
-		}
-	}
-	if len(*f) > before {
+	if raw = f.kind("runtime_env", raw, '{'); raw == nil {
 		return nil
 	}
 	env, err := clusters.CheckEnv(raw)
@@ -177,25 +151,6 @@ func (f *faults) runtimeEnv(raw json.RawMessage) json.RawMessage {
 		f.take(err)
 	}
 	return env
-}
-
-// place checks where a directory is fetched from.
-func (f *faults) place(field string, raw json.RawMessage) {
-	if raw = given(raw); raw == nil {
-		return
-	}
-	var uri string
-	if json.Unmarshal(raw, &uri) != nil {
-		f.add("body", field, "must be a URI")
-		return
-	}
-	scheme, _, ok := strings.Cut(uri, "://")
-	switch {
-	case !ok || scheme == "":
-		f.add("body", field, "%.200q is a path, which only this caller's machine knows; the Python client (schedulemesh.jobs) packs and uploads directories, else give a URI such as gcs://, s3:// or https://", uri)
-	case !slices.Contains(schemes, scheme):
-		f.add("body", field, "%.200q begins with %.20q, which Ray does not fetch from; use one of %s", uri, scheme+"://", strings.Join(schemes, ", "))
-	}
 }
 
 // take adds what another package found wrong.
@@ -231,66 +186,27 @@ func jobAmountsSchema() *huma.Schema {
 	}
 }
 
-// rayNames are Ray's names of the resources that everybody knows.
-var rayNames = map[string]string{"cpu": "CPU", "gpu": "GPU", "memory": "memory"}
-
-const mibOfGiB = 1024
-
 // MarshalJSONTo writes the amounts, zeros left out.
 func (u JobUnits) MarshalJSONTo(enc *jsontext.Encoder) error {
-	amounts := map[string]float64{}
-	for name, v := range sched.Resources(u).Units() {
-		switch name {
-		case "memory":
-			amounts[name] = v / mibOfGiB
-		case "cpu", "gpu":
-			amounts[rayNames[name]] = v
-		default:
-			amounts[name] = v
-		}
-	}
-	return jsonv2.MarshalEncode(enc, amounts, jsonv2.Deterministic(true))
+	return jsonv2.MarshalEncode(enc, clusters.ToRay(sched.Resources(u)), jsonv2.Deterministic(true))
 }
 
-// requirements converts amounts with Ray's names; cpu and gpu are taken for CPU and GPU.
+// requirements converts amounts with Ray's names. With whole, more than one card must be whole cards: Ray keeps
+// no others for a process.
 func (f *faults) requirements(amounts JobAmounts, whole bool) sched.Resources {
 	const field = "resource_requirements"
 	if len(amounts) > maxRequirements {
 		f.add("body", field, "has %d resources; at most %d are possible", len(amounts), maxRequirements)
 		return sched.Resources{}
 	}
-	var all sched.Resources
-	seen := map[string]string{}
-	for _, name := range slices.Sorted(maps.Keys(amounts)) {
-		given := amounts[name]
-		ours, v := name, given
-		if lower := strings.ToLower(name); rayNames[lower] != "" {
-			ours = lower
-		}
-		if ours == "memory" {
-			v *= mibOfGiB
-		}
-		at := field
-		if name != "" && unprintable(name) == "" {
-			at += "." + name
-		}
-		if other, twice := seen[ours]; twice {
-			f.add("body", at, "is the same as %s; give one of them", other)
-			continue
-		}
-		seen[ours] = name
-		r, err := sched.FromUnits(map[string]float64{ours: v})
-		var wrong *sched.ResourceError
-		switch {
-		case errors.As(err, &wrong) && ours == "memory" && given > 0:
-			f.add("body", at, "%v GiB is more than can be", given)
-		case errors.As(err, &wrong):
-			f.add("body", at, "%v %s", given, wrong.Reason)
-		case ours == "gpu" && whole && r.GPU > 1000 && r.GPU%1000 != 0:
-			f.add("body", at, "%v: Ray keeps more than one card only in whole cards; give a whole number, or reserve none", given)
-		default:
-			all = all.Add(r)
-		}
+	r, name, why := clusters.FromRay(amounts)
+	switch {
+	case why != "" && name != "" && unprintable(name) == "":
+		f.add("body", field+"."+name, "%s", why)
+	case why != "":
+		f.add("body", field, "%s", why)
+	case whole && r.GPU > 1000 && r.GPU%1000 != 0:
+		f.add("body", field+".GPU", "is %v; Ray keeps more than one card only in whole cards: give a whole number, or reserve none", units("gpu", r.GPU))
 	}
-	return all
+	return r
 }

@@ -59,15 +59,15 @@ func TestJobsThatCannotBeAreRefused(t *testing.T) {
 		"an empty tag":                {`{` + p + `"tags":["a",""]}`, 422, "invalid", "tags.1", "is empty"},
 		"a long tag":                  {`{` + p + `"tags":["` + strings.Repeat("a", 129) + `"]}`, 422, "invalid", "tags.0", "129 characters"},
 		"many tags":                   {`{` + p + `"tags":[` + many(65, `"t%d"`) + `]}`, 422, "invalid", "tags", "65 tags"},
-		"a negative CPU":              {`{` + p + `"resource_requirements":{"CPU":-1}}`, 422, "invalid", "resource_requirements.CPU", "-1 is negative"},
-		"a negative memory":           {`{` + p + `"resource_requirements":{"memory":-0.5}}`, 422, "invalid", "resource_requirements.memory", "-0.5 is negative"},
+		"a negative CPU":              {`{` + p + `"resource_requirements":{"CPU":-1}}`, 422, "invalid", "resource_requirements.CPU", "is -1, which is negative"},
+		"a negative memory":           {`{` + p + `"resource_requirements":{"memory":-0.5}}`, 422, "invalid", "resource_requirements.memory", "is -0.5, which is negative"},
 		"a NaN":                       {`{` + p + `"resource_requirements":{"CPU":NaN}}`, 400, "bad_json", "body", "NaN is not JSON"},
 		"a NaN in quotes":             {`{` + p + `"resource_requirements":{"CPU":"NaN"}}`, 422, "invalid", "resource_requirements.CPU", "expected number"},
 		"an Infinity":                 {`{` + p + `"resource_requirements":{"CPU":1e999}}`, 422, "invalid", "resource_requirements.CPU", "too large"},
-		"as much memory as there is":  {`{` + p + `"resource_requirements":{"memory":1e306}}`, 422, "invalid", "resource_requirements.memory", "more than can be"},
-		"a petabyte too many":         {`{` + p + `"resource_requirements":{"memory":1e13}}`, 422, "invalid", "resource_requirements.memory", "more than can be"},
+		"as much memory as there is":  {`{` + p + `"resource_requirements":{"memory":1e306}}`, 422, "invalid", "resource_requirements.memory", "not a number"},
+		"a petabyte too many":         {`{` + p + `"resource_requirements":{"memory":1e13}}`, 422, "invalid", "resource_requirements.memory", "too large"},
 		"more cores than can be":      {`{` + p + `"resource_requirements":{"CPU":1e300}}`, 422, "invalid", "resource_requirements.CPU", "too large"},
-		"cores twice":                 {`{` + p + `"resource_requirements":{"CPU":1,"cpu":2}}`, 422, "invalid", "resource_requirements.cpu", "the same as CPU"},
+		"cores twice":                 {`{` + p + `"resource_requirements":{"CPU":1,"cpu":2}}`, 422, "invalid", "resource_requirements.cpu", "given twice"},
 		"one and a half cards":        {`{` + p + `"resource_requirements":{"GPU":1.5}}`, 422, "invalid", "resource_requirements.GPU", "whole cards"},
 		"a resource without a name":   {`{` + p + `"resource_requirements":{"":1}}`, 422, "invalid", "resource_requirements", "no resource name"},
 		"a resource named by a bell":  {`{` + p + `"resource_requirements":{"\u0007":1}}`, 422, "invalid", "resource_requirements", "unprintable"},
@@ -88,9 +88,9 @@ func TestJobsThatCannotBeAreRefused(t *testing.T) {
 		"a local working_dir":         {`{` + p + `"runtime_env":{"working_dir":"/home/user/project"}}`, 422, "invalid", "runtime_env.working_dir", "the Python client"},
 		"a working_dir of here":       {`{` + p + `"runtime_env":{"working_dir":"."}}`, 422, "invalid", "runtime_env.working_dir", "the Python client"},
 		"a working_dir of nobody":     {`{` + p + `"runtime_env":{"working_dir":"ftp://a/b.zip"}}`, 422, "invalid", "runtime_env.working_dir", "ftp://"},
-		"a working_dir that is a map": {`{` + p + `"runtime_env":{"working_dir":{}}}`, 422, "invalid", "runtime_env.working_dir", "URI"},
-		"a local module":              {`{` + p + `"runtime_env":{"py_modules":["s3://b/a.zip","lib/mine"]}}`, 422, "invalid", "runtime_env.py_modules.1", "the Python client"},
-		"modules that are no list":    {`{` + p + `"runtime_env":{"py_modules":"s3://b/a.zip"}}`, 422, "invalid", "runtime_env.py_modules", "array"},
+		"a working_dir that is a map": {`{` + p + `"runtime_env":{"working_dir":{}}}`, 422, "invalid", "runtime_env.working_dir", "text"},
+		"a local module":              {`{` + p + `"runtime_env":{"py_modules":["s3://b/a.zip","lib/mine"]}}`, 422, "invalid", "runtime_env.py_modules[1]", "the Python client"},
+		"modules that are no list":    {`{` + p + `"runtime_env":{"py_modules":"s3://b/a.zip"}}`, 422, "invalid", "runtime_env.py_modules", "list"},
 		"nothing at all":              {``, 400, "bad_request", "", "body is required"},
 		"a list":                      {`[]`, 422, "invalid", "body", "object"},
 		"broken JSON":                 {`{"entrypoint":`, 400, "bad_json", "body", "line 1"},
@@ -115,8 +115,8 @@ func TestJobsThatCannotBeAreRefused(t *testing.T) {
 func TestEverythingWrongWithAJobIsSaidAtOnce(t *testing.T) {
 	res := send(t, newAPI(&fake{}), "POST", "/api/v1/jobs", `{"entrypoint":"python x.py","submission_id":"a/b","resource_requirements":{"CPU":-1,"GPU":-1},"runtime_env":{"working_dir":"."},"tags":[""]}`)
 	res.want(t, 422, "invalid")
-	if errs, _ := res.json["errors"].([]any); len(errs) != 6 {
-		t.Errorf("%d faults, want 6: %s", len(errs), res.text)
+	if errs, _ := res.json["errors"].([]any); len(errs) != 5 {
+		t.Errorf("%d faults, want 5: %s", len(errs), res.text)
 	}
 }
 

@@ -18,7 +18,7 @@ import (
 // TestJobRoutes sends one good request to every route of jobs and clusters: what is asked, and what is answered?
 func TestJobRoutes(t *testing.T) {
 	at := noon
-	full := jobs.Spec{Entrypoint: "python /a/x.py", SubmissionID: "sub-1", JobID: "nightly", RuntimeEnv: json.RawMessage(`{"working_dir":"s3://b/x.zip","py_modules":["gcs://_ray_pkg_01234567.zip"]}`),
+	full := jobs.Spec{Entrypoint: "python /a/x.py", SubmissionID: "sub-1", JobID: "nightly", RuntimeEnv: json.RawMessage(`{"py_modules":["gcs://_ray_pkg_01234567.zip"],"working_dir":"s3://b/x.zip"}`),
 		Metadata: map[string]string{"user": "alice"}, Tags: []string{"a", "b"}, PreferredCluster: "gpu", Reserve: jobs.ReserveNone, Priority: 7250, QueueTimeout: 1500 * time.Millisecond,
 		MaxRetries: 2, RetryOn: []string{jobs.NodeLost}, SubmittedBy: "api", Requirements: sched.Resources{CPU: 4000, GPU: 500, Memory: 103, Other: []sched.Amount{{Name: "tpu", Value: 1}}}}
 	tests := map[string]struct {
@@ -68,12 +68,19 @@ func TestJobRoutes(t *testing.T) {
 			map[string]any{"items.name": "gpu", "items.nodes": nil, "items.alive_nodes": 1.0, "items.jobs": map[string]any{"RUNNING": 2.0}, "next_cursor": nil}},
 		"read cluster": {"GET", "/api/v1/clusters/gpu", "", "", nil, 200, map[string]any{
 			"source": "file", "head_address": "10.0.0.4:10001", "dashboard": "http://10.0.0.4:8265", "runtime_env.pip": []any{"torch"}, "prefer": true, "weight": 0.8, "tags": []any{"gpu"},
-			"token": map[string]any{"env": "GPU_TOKEN"}, "max_resources.cpu": 64.0, "rev": 3.0, "hold.state": "held", "hold.reason": "drivers", "hold.by": "ann", "hold.since": "2026-03-01T12:00:00.250Z",
+			"token": map[string]any{"env": "GPU_TOKEN"}, "max_resources.CPU": 64.0, "rev": 3.0, "hold.state": "held", "hold.reason": "drivers", "hold.by": "ann", "hold.since": "2026-03-01T12:00:00.250Z",
 			"state": "healthy", "since": "2026-03-01T12:00:00.250Z", "error": "", "ray_version": "2.60.0", "session": "s1", "resources.total": map[string]any{"cpu": 8.0, "memory": 4096.0},
 			"resources.used.cpu": 9.0, "resources.free": map[string]any{"memory": 4000.0}, "resources.usage_known": true, "nodes.node_id": "n1", "nodes.head": true, "nodes.total.cpu": 8.0,
 			"score": 0.9, "reasons": []any{"it answers slowly"}, "breaker": "half_open", "retry_at": "2026-03-01T12:00:00.250Z", "latency_ms": 1.5, "jobs.RUNNING": 2.0, "links.page": "/clusters/gpu"}},
 		"read a new cluster": {"GET", "/api/v1/clusters/new", "", "", nil, 200, map[string]any{"state": "unseen", "breaker": "closed", "since": nil, "hold": nil, "token": nil, "tags": []any{}, "reasons": []any{},
 			"runtime_env": nil, "jobs": map[string]any{}, "resources.total": map[string]any{}}},
+		"make a cluster": {"PUT", "/api/v1/clusters/new", `{"head_address":"10.0.0.9:10001","runtime_env":{"env_vars":["A=b=c"]},"weight":0.5,"tags":["x"],"token":{"env":"NEW_TOKEN"},"max_resources":{"CPU":64,"memory":1.5}}`, "Put",
+			[]any{clusters.Spec{Name: "new", HeadAddress: "10.0.0.9:10001", Dashboard: "http://10.0.0.9:8265", RuntimeEnv: json.RawMessage(`{"env_vars":{"A":"b=c"}}`), Weight: 0.5, Tags: []string{"x"},
+				Token: &clusters.Secret{Env: "NEW_TOKEN"}, Most: sched.Resources{CPU: 64000, Memory: 1536}}, "api", int64(0)}, 200,
+			map[string]any{"name": "new", "source": "api", "rev": 1.0, "weight": 0.5, "runtime_env.env_vars.A": "b=c", "max_resources": map[string]any{"CPU": 64.0, "memory": 1.5}, "state": "unseen"}},
+		"import clusters": {"POST", "/api/v1/clusters/import", `{"yaml":"clusters:\n  new:\n    head_address: 10.0.0.9:10001\n  gpu:\n    head_address: 10.0.0.4:10001\n    prefer: true\n"}`, "Import",
+			[]any{[]clusters.Spec{{Name: "new", HeadAddress: "10.0.0.9:10001", Dashboard: "http://10.0.0.9:8265", Weight: 1}, {Name: "gpu", HeadAddress: "10.0.0.4:10001", Dashboard: "http://10.0.0.4:8265", Weight: 1, Prefer: true}}, "api"}, 200,
+			map[string]any{"items.name": "new"}},
 		"remove cluster":                   {"DELETE", "/api/v1/clusters/gpu", "", "Delete", []any{"gpu", "api"}, 204, nil},
 		"hold cluster":                     {"POST", "/api/v1/clusters/gpu/hold", `{"reason":"drivers"}`, "Hold", []any{"gpu", true, "drivers", "api"}, 200, map[string]any{"name": "gpu"}},
 		"hold cluster without a word":      {"POST", "/api/v1/clusters/gpu/hold", "", "Hold", []any{"gpu", true, "", "api"}, 200, nil},
@@ -172,6 +179,70 @@ func TestJobErrors(t *testing.T) {
 	}
 	for _, target := range []string{"/clusters/none", "/clusters/none/history", "/outside-jobs?cluster=none"} {
 		send(t, newAPI(&fake{}), "GET", "/api/v1"+target, "").want(t, 404, "unknown_cluster")
+	}
+}
+
+func TestAClusterIsChangedOnlyAsItWasRead(t *testing.T) {
+	const body = `{"head_address":"10.0.0.9:10001"}`
+	f := &fake{}
+	a := newAPI(f)
+	send(t, a, "PUT", "/api/v1/clusters/gpu", body, "If-Match", `"3"`).want(t, 200, "")
+	if rev := arg[int64](t, f, 2); rev != 3 {
+		t.Errorf("asked for revision %d", rev)
+	}
+	f.err = &ledger.Error{Code: "version_conflict", Message: "it is at 4"}
+	send(t, a, "PUT", "/api/v1/clusters/gpu", body, "If-Match", `"3"`).want(t, 412, "version_conflict")
+	send(t, a, "PUT", "/api/v1/clusters/gpu", body).want(t, 409, "version_conflict")
+	send(t, a, "PUT", "/api/v1/clusters/gpu", body, "If-Match", `"x"`).want(t, 422, "invalid")
+}
+
+func TestClustersThatCannotBe(t *testing.T) {
+	for name, tt := range map[string]struct{ method, target, body, field, says string }{
+		"no address":              {"PUT", "/clusters/a", `{}`, "head_address", "missing"},
+		"no port":                 {"PUT", "/clusters/a", `{"head_address":"10.0.0.4"}`, "head_address", "10.0.0.4:10001"},
+		"a field unheard of":      {"PUT", "/clusters/a", `{"head_address":"10.0.0.4:1","address":"x"}`, "address", "head_address"},
+		"a token itself":          {"PUT", "/clusters/a", `{"head_address":"10.0.0.4:1","token":"hunter2"}`, "token", "env"},
+		"a weight of nothing":     {"PUT", "/clusters/a", `{"head_address":"10.0.0.4:1","weight":0}`, "weight", "above 0"},
+		"negative room":           {"PUT", "/clusters/a", `{"head_address":"10.0.0.4:1","max_resources":{"tpu":-1}}`, "max_resources.tpu", "negative"},
+		"a local working_dir":     {"PUT", "/clusters/a", `{"head_address":"10.0.0.4:1","runtime_env":{"working_dir":"."}}`, "runtime_env.working_dir", "gcs://"},
+		"a list":                  {"PUT", "/clusters/a", `[]`, "", "object"},
+		"a name with a slash":     {"PUT", "/clusters/a%2Fb", `{"head_address":"10.0.0.4:1"}`, "cluster", "a/b"},
+		"a name with a NUL":       {"GET", "/clusters/a%00", ``, "name", "U+0000"},
+		"no YAML":                 {"POST", "/clusters/import", `{"yaml":" "}`, "yaml", "empty"},
+		"broken YAML":             {"POST", "/clusters/import", `{"yaml":"clusters:\n  gpu:\n    head_address: [","file":"my.yaml"}`, "yaml", "my.yaml:3:"},
+		"YAML of something":       {"POST", "/clusters/import", `{"yaml":"clusters:\n  gpu:\n    head_address: 10.0.0.4:1\n    weight: heavy\n"}`, "yaml", "clusters.yaml:4:13"},
+		"the same name twice":     {"POST", "/clusters/import", `{"yaml":"clusters:\n  - {name: a, head_address: \"h:1\"}\n  - {name: a, head_address: \"h:1\"}\n"}`, "yaml", "clusters.yaml:3:"},
+		"a name with a bell":      {"POST", "/clusters/import", `{"yaml":"clusters: {}","file":"\u0007"}`, "file", "U+0007"},
+		"hours in words":          {"GET", "/clusters/a/history?hours=all", ``, "hours", "float"},
+		"a year":                  {"GET", "/clusters/a/history?hours=8760", ``, "hours", "<= 6"},
+		"no points":               {"GET", "/clusters/a/history?points=0", ``, "points", ">= 1"},
+		"a hold at length":        {"POST", "/clusters/a/hold", `{"reason":"` + strings.Repeat("x", 1001) + `"}`, "reason", "1000"},
+		"a state unheard of":      {"GET", "/jobs?state=DONE", ``, "state[0]", "DONE"},
+		"metadata without =":      {"GET", "/jobs?metadata=user", ``, "metadata", "key=value"},
+		"a time of no day":        {"GET", "/jobs?after=monday", ``, "after", "monday"},
+		"a filter unheard of":     {"GET", "/jobs?pool=a", ``, "pool", ""},
+		"a NUL in a filter":       {"GET", "/jobs?q=%00", ``, "q", "U+0000"},
+		"a NUL in a tag":          {"GET", "/jobs?tag=%00", ``, "tag", "U+0000"},
+		"no jobs at all":          {"GET", "/jobs?limit=0", ``, "limit", ">= 1"},
+		"a NUL in an id":          {"GET", "/jobs/%00", ``, "submission_id", "U+0000"},
+		"a NUL in another id":     {"POST", "/jobs/%00/stop", ``, "submission_id", "U+0000"},
+		"many outside jobs":       {"GET", "/outside-jobs?limit=1001", ``, "limit", "<= 1000"},
+		"import with a namespace": {"POST", "/clusters/import?namespace=a", `{"yaml":"clusters: {}"}`, "namespace", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := &fake{}
+			res := send(t, newAPI(f), tt.method, "/api/v1"+tt.target, tt.body)
+			res.want(t, 422, "invalid")
+			if says := strings.NewReplacer(`\u003e`, ">", `\u003c`, "<").Replace(res.text); !strings.Contains(says, tt.says) || strings.Contains(says, "hunter2") {
+				t.Errorf("says not %q, or too much: %s", tt.says, says)
+			}
+			if tt.field != "" && res.field("errors.field") != tt.field {
+				t.Errorf("names %v, want %s: %s", res.field("errors.field"), tt.field, res.text)
+			}
+			if f.call != "" {
+				t.Errorf("asked %s", f.call)
+			}
+		})
 	}
 }
 
