@@ -227,8 +227,8 @@ clusters:
 	}
 }
 
+// Not parallel: it takes memory while other tests measure theirs.
 func TestConfigurationsThatAreMadeToExhaustAreRefusedInTime(t *testing.T) {
-	t.Parallel()
 	many := func(n int, f func(i int) string) string {
 		var b strings.Builder
 		for i := range n {
