@@ -378,3 +378,15 @@ func orWords(s, otherwise string) string {
 }
 
 func sentences(all []string) string { return strings.Join(all, "; ") }
+
+// jobsHeadline says what the jobs do.
+func (l ClusterList) jobsHeadline() string {
+	runs, waits := l.Jobs["RUNNING"]+l.Jobs["PENDING"]+l.Jobs["SUBMITTING"], l.Jobs["QUEUED"]
+	switch {
+	case runs == 0 && waits == 0:
+		return "All quiet"
+	case waits == 0:
+		return Count(runs, "job") + verb(runs, " runs", " run")
+	}
+	return Number(runs) + verb(runs, " job runs, ", " jobs run, ") + Number(waits) + verb(waits, " waits", " wait")
+}

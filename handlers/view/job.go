@@ -28,7 +28,7 @@ func (v *View) Job(ctx context.Context, id string) (web.Job, error) {
 		return out, v.refused(ctx, err)
 	}
 	out = web.Job{JobRow: jobRow(j), UID: uid(j.UID), Owner: j.SubmittedBy, RayID: j.RayID, Priority: j.Priority.Float(), Reserve: either(j.Reserve, jobs.ReserveEntrypoint), Timeout: j.QueueTimeout,
-		Retries: j.MaxRetries, RetryOn: j.RetryOn, Preferred: j.PreferredCluster, Metadata: web.LabelsOf(j.Metadata), Why: placement(j.Placement),
+		Retries: j.MaxRetries, RetryOn: j.RetryOn, Preferred: j.PreferredCluster, Metadata: web.LabelsOf(j.Metadata), Why: placement(j.Placement, j.Requirements.IsZero()),
 		ExitCode: j.ExitCode, ErrorType: j.ErrorType, Message: j.Message, Queued: j.QueuedAt, Placed: at(j.PlacedAt), Accepted: at(j.AcceptedAt)}
 	for _, n := range j.Notes {
 		out.Notes = append(out.Notes, sentence(plain(n)))
@@ -62,15 +62,16 @@ func (v *View) Job(ctx context.Context, id string) (web.Job, error) {
 var reasons = map[string]string{"lower_score": "with a lower score", "not_preferred": "not the preferred one", "no_room": "without room now", "no_node": "without room on one machine", "kept": "kept for jobs before it",
 	"held": "held", "unhealthy": "unhealthy", "unseen": "not asked yet", "tried": "did not take it", "too_small": "too small"}
 
-func placement(p *jobs.Placement) *web.JobPlacement {
+// placement is why a job is where it is; small is one that asks for nothing.
+func placement(p *jobs.Placement, small bool) *web.JobPlacement {
 	if p == nil {
 		return nil
 	}
-	out := &web.JobPlacement{Cluster: p.Cluster, Reason: sentence(plain(p.Reason)), Score: p.Score, Parts: scoreParts(p.Parts)}
+	out := &web.JobPlacement{Cluster: p.Cluster, Reason: sentence(plain(p.Reason)), Score: p.Score, Parts: scoreParts(p.Parts, small)}
 	shown := map[string]int{}
 	for _, o := range p.Others {
 		shown[o.Code]++
-		out.Others = append(out.Others, web.PlacementRow{Cluster: o.Cluster, Score: o.Score, Parts: partWords(o.Parts), Reason: plain(o.Reason)})
+		out.Others = append(out.Others, web.PlacementRow{Cluster: o.Cluster, Score: o.Score, Parts: partWords(o.Parts, small), Reason: plain(o.Reason)})
 	}
 	for _, r := range p.Not {
 		if n := r.Count - shown[r.Code]; n > 0 {
@@ -83,11 +84,15 @@ func placement(p *jobs.Placement) *web.JobPlacement {
 	return out
 }
 
-func scoreParts(p *jobs.Parts) []web.ScorePart {
+func scoreParts(p *jobs.Parts, small bool) []web.ScorePart {
 	if p == nil {
 		return nil
 	}
-	out := []web.ScorePart{{Name: "free", Value: p.Free, Note: "how often the job would fit into what was free"}, {Name: "weight", Value: p.Weight, Note: "as configured"}, {Name: "health", Value: p.Health}}
+	free := "how often the job would fit into what was free"
+	if small {
+		free = "free cores for each job that asks for nothing"
+	}
+	out := []web.ScorePart{{Name: "free", Value: p.Free, Note: free}, {Name: "weight", Value: p.Weight, Note: "as configured"}, {Name: "health", Value: p.Health}}
 	if p.Prefer != 1 {
 		out = append(out, web.ScorePart{Name: "prefer", Value: p.Prefer, Note: "a preferred cluster"})
 	}
@@ -98,9 +103,9 @@ func scoreParts(p *jobs.Parts) []web.ScorePart {
 }
 
 // partWords is a score's factors in one line.
-func partWords(p *jobs.Parts) string {
+func partWords(p *jobs.Parts, small bool) string {
 	var out []string
-	for _, x := range scoreParts(p) {
+	for _, x := range scoreParts(p, small) {
 		out = append(out, x.Name+" "+web.Factor(x.Value))
 	}
 	return strings.Join(out, " × ")
@@ -125,7 +130,7 @@ func (v *View) jobNow(ctx context.Context, j jobs.Job) web.Note {
 	case jobs.Queued:
 		n.Kind = "warn"
 		n.Title = web.Say("Waits" + positionWords(j.QueuePosition) + ".")
-		if why := either(jobReason(j), ""); why != "" {
+		if why := jobReason(j); why != "" {
 			add(web.Text(sentence(why) + " "))
 		}
 		add(v.largestFree(ctx, j)...)
@@ -153,7 +158,7 @@ func (v *View) jobNow(ctx context.Context, j jobs.Job) web.Note {
 	case jobs.Stopped:
 		n.Title = web.Say("Stopped" + byWords(j.StopRequestedBy) + ".")
 	case jobs.Failed:
-		n.Kind, n.Title = "bad", web.Line{web.Text("Failed: " + strings.TrimSuffix(plain(either(j.Reason, "Ray says so")), ".") + ".")}
+		n.Kind, n.Title = "bad", web.Line{web.Text("Failed: " + strings.TrimSuffix(either(jobReason(j), "Ray says so"), ".") + ".")}
 		if last := lastLine(j.Message); last != "" && !strings.Contains(j.Reason, last) {
 			add(web.Code(last))
 		}
@@ -318,6 +323,21 @@ func jobStep(e jobs.Event, first bool) web.Step {
 	if e.Attempt > 1 {
 		s.Title = append(s.Title, web.Text(", attempt "+web.Number(e.Attempt)))
 	}
-	s.Detail = web.Say(plain(e.Message))
+	text := e.Message
+	switch e.Type {
+	case "queued":
+		if first {
+			text = ""
+		}
+	case "placed":
+		text = strings.TrimPrefix(text, "goes to "+e.Cluster+": ")
+	case "pending", "running", "stop_requested":
+		if e.Code == "" && len(text) < 24 { // says what the title does
+			text = ""
+		}
+	case "failed":
+		text = rayLogs.ReplaceAllString(text, "")
+	}
+	s.Detail = web.Say(plain(text))
 	return s
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"regexp"
 	"strings"
 	"time"
 
@@ -84,8 +85,11 @@ func jobReason(j jobs.Job) string {
 	if j.Reason == "" && j.State == jobs.Queued && j.Placement != nil {
 		return plain(j.Placement.Reason)
 	}
-	return plain(j.Reason)
+	return plain(strings.TrimSuffix(rayLogs.ReplaceAllString(j.Reason, ""), ":"))
 }
+
+// rayLogs is what Ray adds to its reason; the log itself is on the page.
+var rayLogs = regexp.MustCompile(`, last available logs \(truncated to [0-9,]+ chars\):[\s\S]*`)
 
 func at(t *time.Time) time.Time {
 	if t == nil {
