@@ -398,3 +398,12 @@ func (l JobList) outsideWords(f JobFilter) string {
 	}
 	return s + ", as last seen. They are shown, what they use counts as used, and they are never touched."
 }
+
+// restWords counts the clusters that are not listed one by one.
+func (w JobPlacement) restWords() string {
+	out := make([]string, len(w.Not))
+	for i, n := range w.Not {
+		out[i] = n.Value + " " + n.Key
+	}
+	return "All others: " + strings.Join(out, " · ")
+}

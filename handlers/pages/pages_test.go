@@ -148,6 +148,26 @@ var every = map[string]string{
 	"/agents/warm-spare-1/delete":                     "Remove the agent warm-spare-1?",
 	"/events":                                         "policy.changed",
 	"/jump?q=llama":                                   "Found for",
+	"/clusters":                                       "asked again in 8 s",
+	"/clusters?q=gpu&state=healthy":                   "1 of 4 clusters",
+	"/clusters/new":                                   "never the token itself",
+	"/clusters/gpu_cluster":                           "1 of 7 nodes is dead",
+	"/clusters/gpu-east?hours=6":                      "No jobs go there.",
+	"/clusters/gpu_cluster/edit":                      "It is in clusters.yaml.",
+	"/clusters/gpu_cluster/hold":                      "Hold the cluster gpu_cluster?",
+	"/clusters/local/resume":                          "Jobs may go there again",
+	"/clusters/cpu_cluster/remove":                    "Remove the cluster cpu_cluster?",
+	"/jobs":                                           "sub_train_8f31",
+	"/jobs?state=FAILED&cluster=cpu_cluster":          "its command ended with exit code 1",
+	"/jobs?from=outside":                              "raysubmit_9aYk2",
+	"/jobs/new":                                       "with absolute paths",
+	"/jobs/new?like=sub_tok_9":                        "/data/vocab.json",
+	"/jobs/sub_train_8f31":                            "Why here",
+	"/jobs/sub_eval_70b":                              "Waits, first in line",
+	"/jobs/sub_sweep_lr_03":                           "Its cluster is silent",
+	"/jobs/sub_tok_9":                                 "Submit again",
+	"/jobs/sub_train_8f31/log?offset=0":               "from 0 bytes to",
+	"/jobs/sub_train_8f31/stop":                       "Stop sub_train_8f31?",
 }
 
 var (
@@ -224,11 +244,15 @@ func TestAnEmptyProductSaysWhatToDoNext(t *testing.T) {
 	has(t, b.get("/agents", 200), "No agents", "/api/v1/agents")
 	has(t, b.get("/events", 200), "Nothing has happened yet")
 	has(t, b.get("/policy", 200), "There are no label rules")
+	has(t, b.get("/clusters", 200), "No clusters yet: name the first", "head_address:", "/clusters/new")
+	has(t, b.get("/jobs", 200), "no cluster for them", "/clusters/new")
+	has(t, b.get("/jobs?from=outside", 200), "Nobody else uses the clusters")
+	has(t, b.get("/jobs/new", 200), "There is no cluster yet.")
 }
 
 func TestHostileNamesAreTextAndNothingElse(t *testing.T) {
 	b := open(t, demo.Busy(demo.Now).Nasty())
-	for _, path := range []string{"/", "/tasks", "/pools", "/agents", "/jump?q=a"} {
+	for _, path := range []string{"/", "/tasks", "/pools", "/agents", "/jump?q=a", "/clusters", "/jobs?state=all", "/jobs?from=outside"} {
 		res := b.do(http.MethodGet, path, nil)
 		html := b.read(res, 200)
 		strict(t, res, html)
@@ -244,6 +268,17 @@ func TestHostileNamesAreTextAndNothingElse(t *testing.T) {
 				t.Errorf("%s%s: a page of %d bytes", id, tab, len(html))
 			}
 		}
+		for _, path := range []string{"/jobs/", "/clusters/"} {
+			for _, more := range []string{"", map[string]string{"/jobs/": "/stop", "/clusters/": "/edit"}[path]} {
+				res := b.do(http.MethodGet, path+url.PathEscape(id)+more, nil)
+				html := b.read(res, 200)
+				strict(t, res, html)
+				hasNot(t, html, "<script>alert", "<blink")
+				if more != "/edit" && len(html) > 300_000 { // what is edited is there as a whole
+					t.Errorf("%s%s%s: a page of %d bytes", path, id, more, len(html))
+				}
+			}
+		}
 		res := b.do(http.MethodPost, "/tasks/"+url.PathEscape(id)+"/cancel", url.Values{})
 		if res.StatusCode != http.StatusSeeOther {
 			t.Errorf("cancelling %q: status %d", id, res.StatusCode)
@@ -255,7 +290,7 @@ func TestTheNamespaceIsKeptThroughLinksAndForms(t *testing.T) {
 	b := open(t, demo.Busy(demo.Now))
 	html := b.get("/tasks?namespace=research", 200)
 	has(t, html, `href="/pools?namespace=research"`, `sse-connect="/live?namespace=research"`, `<input type="hidden" name="namespace" value="research"`, `action="/tasks/bulk?namespace=research"`)
-	links := regexp.MustCompile(`href="(/(?:tasks|pools|policy|preemptions|agents|events|what-if|nodes)[^"]*)"`).FindAllStringSubmatch(html, -1)
+	links := regexp.MustCompile(`href="(/(?:tasks|pools|policy|preemptions|agents|events|what-if|nodes|jobs|clusters)[^"]*)"`).FindAllStringSubmatch(html, -1)
 	if len(links) < 50 {
 		t.Fatalf("only %d links", len(links))
 	}
@@ -269,7 +304,7 @@ func TestTheNamespaceIsKeptThroughLinksAndForms(t *testing.T) {
 
 func TestOnlyTheFragmentIsSentToHtmx(t *testing.T) {
 	b := open(t, demo.Busy(demo.Now))
-	for path, id := range map[string]string{"/": "overview", "/tasks": "tasks", "/pools": "pools", "/pools/train-a100": "pool", "/tasks/llama-70b-pretrain": "timeline", "/policy": "policy-head", "/preemptions": "preemptions", "/agents": "agents", "/events": "feed", "/policy/versions": "versions"} {
+	for path, id := range map[string]string{"/": "overview", "/tasks": "tasks", "/pools": "pools", "/pools/train-a100": "pool", "/tasks/llama-70b-pretrain": "timeline", "/policy": "policy-head", "/preemptions": "preemptions", "/agents": "agents", "/events": "feed", "/policy/versions": "versions", "/clusters": "clusters", "/clusters/gpu_cluster": "cluster", "/jobs": "jobs", "/jobs?from=outside": "jobs", "/jobs/sub_train_8f31": "timeline"} {
 		b.heads = map[string]string{"HX-Request": "true", "HX-Target": id, "HX-Trigger": id}
 		html := b.get(path, 200)
 		if !strings.HasPrefix(strings.TrimSpace(html), `<div id="`+id+`"`) {
@@ -288,7 +323,8 @@ func TestOnlyTheFragmentIsSentToHtmx(t *testing.T) {
 func TestLiveFragmentsHoldNothingThatIsTypedInto(t *testing.T) {
 	b := open(t, demo.Busy(demo.Now))
 	typed := regexp.MustCompile(`<(textarea|select)|<input(?:[^>]*type="(text|search|password|number)")`)
-	for path, ids := range map[string][]string{"/": {"overview"}, "/tasks": {"tasks"}, "/pools/train-a100": {"pool"}, "/tasks/llama-70b-pretrain": {"task-head", "timeline", "task-side"}, "/policy": {"policy-head"}, "/preemptions": {"preemptions"}, "/agents": {"agents"}} {
+	for path, ids := range map[string][]string{"/": {"overview"}, "/tasks": {"tasks"}, "/pools/train-a100": {"pool"}, "/tasks/llama-70b-pretrain": {"task-head", "timeline", "task-side"}, "/policy": {"policy-head"}, "/preemptions": {"preemptions"}, "/agents": {"agents"},
+		"/clusters": {"clusters"}, "/clusters/gpu_cluster": {"cluster"}, "/jobs": {"jobs"}, "/jobs/sub_train_8f31": {"job-head", "timeline", "job-side"}} {
 		for _, id := range ids {
 			b.heads = map[string]string{"HX-Request": "true", "HX-Target": id}
 			if m := typed.FindString(b.get(path, 200)); m != "" {
@@ -378,7 +414,7 @@ func TestARefusalIsShownAtItsFieldOrOnTop(t *testing.T) {
 
 func TestFormsShowEveryFieldTheyAreSaidToHave(t *testing.T) {
 	b := open(t, demo.Busy(demo.Now))
-	for path, fields := range map[string][]string{"/tasks/new": web.SubmitFields, "/pools/new": web.PoolFields, "/policy": web.DefaultPolicy().Form().Fields()} {
+	for path, fields := range map[string][]string{"/tasks/new": web.SubmitFields, "/pools/new": web.PoolFields, "/clusters/new": web.ClusterFields, "/jobs/new": web.JobFields, "/policy": web.DefaultPolicy().Form().Fields()} {
 		html := b.get(path, 200)
 		for _, name := range fields {
 			if name != "label_preemption_rules" { // a table, whose cells have names of their own

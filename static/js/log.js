@@ -37,7 +37,7 @@
       if (source) source.close();
       if (ended) return;
       source = new EventSource(el.dataset.log + "?follow=true&offset=" + next);
-      source.onopen = function () { tries = 0; say("live"); if (again) again.hidden = true; };
+      source.onopen = function () { tries = 0; say(length ? "live" : "waits for it to print"); if (again) again.hidden = true; };
       source.addEventListener("log", function (e) {
         var piece = JSON.parse(e.data);
         append(piece.text);

@@ -221,15 +221,15 @@ func (w *World) BreakFile(problem string) {
 // nastyMesh adds a cluster and a job of that name, with everything in them too long or hostile.
 func (w *World) nastyMesh(id, long string) {
 	c := web.ClusterPage{ClusterRow: web.ClusterRow{Name: id, Source: "api", HeadAddress: long + ":1", Dashboard: "http://" + long, Version: long, State: "unhealthy", Error: long, Breaker: "half_open", Weight: 1e9,
-		Hold: web.Hold{State: "held", Reason: long, Actor: id, Since: w.now}, Tags: []string{long, id, "<b>", "x", "y", "z"}, Room: []web.Room{{Resource: long, Total: 1000, Jobs: 9e15, Coming: 4000}}}}
+		Hold: web.Hold{State: "held", Reason: long, Actor: id, Since: w.now}, Tags: []string{long, id, "<blink>", "x", "y", "z"}, Room: []web.Room{{Resource: long, Total: 1000, Jobs: 9e15, Coming: 4000}}}}
 	c.Reasons, c.Session, c.RuntimeEnv, c.Token = []string{long, id}, long, strings.Repeat("x", 1<<20), "the file "+long
 	c.NodeList = []web.ClusterNode{{ID: id, Address: long, Room: c.Room}}
 	c.Outside = []web.OutsideJob{{Cluster: id, ID: long, Kind: "DRIVER", State: "RUNNING", Entrypoint: long}}
 	w.clusters = append(w.clusters, c)
-	j := job(id, "FAILED", id, strings.Repeat(long, 1000), w.now, long, id, "<i>")
+	j := job(id, "FAILED", id, strings.Repeat(long, 1000), w.now, long, id, "<blink>")
 	j.Reason, j.Message, j.JobID, j.Owner, j.Ended, j.ErrorType = strings.Repeat(long, 100), long, long, id, w.now, long
 	j.Now = web.Note{Kind: "bad", Title: web.Say(long), Text: web.Say(strings.Repeat("z", 1<<20))}
-	j.Metadata = []web.Label{{Key: long, Value: long}, {Key: id, Value: "<b>"}}
+	j.Metadata = []web.Label{{Key: long, Value: long}, {Key: id, Value: "<blink>"}}
 	j.Env, j.Merged, j.Notes = strings.Repeat("e", 1<<20), strings.Repeat("m", 1<<20), []string{strings.Repeat(long, 100)}
 	j.Why = &web.JobPlacement{Cluster: id, Reason: long, Others: []web.PlacementRow{{Cluster: long, Reason: long, Parts: long}}, Not: []web.Label{{Key: long, Value: "1"}}}
 	j.Tried = []web.TriedCluster{{Cluster: id, Why: long, At: w.now}}
