@@ -1,0 +1,2 @@
+import logging
+logging.basicConfig(level=logging.DEBUG)
