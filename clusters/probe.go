@@ -74,9 +74,9 @@ func speakable(version string) error {
 	case version == "":
 		return errors.New("this is no dashboard of Ray: it names no ray_version")
 	case err1 != nil || err2 != nil:
-		return fmt.Errorf("Ray's version %q cannot be read", shorten(version))
+		return fmt.Errorf("the version of Ray, %q, cannot be read", shorten(version))
 	case a < leastMajor || a == leastMajor && b < leastMinor:
-		return fmt.Errorf("Ray %s is too old: %d.%d or newer is needed", version, leastMajor, leastMinor)
+		return fmt.Errorf("version %s of Ray is too old: %d.%d or newer is needed", version, leastMajor, leastMinor)
 	}
 	return nil
 }

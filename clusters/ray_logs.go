@@ -270,8 +270,10 @@ func (s *logString) Read(p []byte) (int, error) {
 			break
 		}
 		run, _ := s.from.Peek(min(s.from.Buffered(), len(p)-n))
-		if end := bytes.IndexAny(run, `"\`); end >= 0 {
-			run = run[:end]
+		for _, special := range []byte(`\"`) {
+			if end := bytes.IndexByte(run, special); end >= 0 {
+				run = run[:end]
+			}
 		}
 		if len(run) > 0 {
 			n += copy(p[n:], run)

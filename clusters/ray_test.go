@@ -192,8 +192,8 @@ func TestAnswersAreBounded(t *testing.T) {
 	}
 }
 
+// Not parallel: it measures memory.
 func TestAListOfManyJobsIsReadOneByOne(t *testing.T) {
-	t.Parallel()
 	const n, env = 20_000, 4096
 	ray := answering(t, func(w http.ResponseWriter, _ *http.Request) {
 		_, _ = io.WriteString(w, "[")

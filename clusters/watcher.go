@@ -33,11 +33,11 @@ type WatcherOptions struct {
 	Idle     time.Duration // between probes elsewhere; 5 s
 	Timeout  time.Duration // of one question of a probe; 5 s
 	Parallel int           // probes at once; 128
+	Sample   time.Duration // between points of a cluster's history; 15 s
 }
 
 const (
 	saveEvery   = time.Second
-	sampleEvery = 15 * time.Second
 	retryFailed = time.Second // after a probe that failed, while the breaker is closed
 )
 
@@ -74,7 +74,7 @@ type watched struct {
 
 // NewWatcher makes a watcher; Run has it work.
 func NewWatcher(book Book, o WatcherOptions) *Watcher {
-	for d, fallback := range map[*time.Duration]time.Duration{&o.Busy: 2 * time.Second, &o.Idle: 5 * time.Second, &o.Timeout: 5 * time.Second} {
+	for d, fallback := range map[*time.Duration]time.Duration{&o.Busy: 2 * time.Second, &o.Idle: 5 * time.Second, &o.Timeout: 5 * time.Second, &o.Sample: 15 * time.Second} {
 		if *d <= 0 {
 			*d = fallback
 		}
@@ -97,7 +97,7 @@ func (w *Watcher) Run(ctx context.Context) {
 	defer cancel()
 	w.clear(true)
 	changes := w.book.Changes(ctx)
-	save, sample := time.NewTicker(saveEvery), time.NewTicker(sampleEvery)
+	save, sample := time.NewTicker(saveEvery), time.NewTicker(w.o.Sample)
 	defer save.Stop()
 	defer sample.Stop()
 	for {

@@ -1,0 +1,5 @@
+//go:build race
+
+package clusters_test
+
+const raced = true
