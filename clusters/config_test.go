@@ -389,3 +389,26 @@ func TestTheConfigurationIsLookedForWhereItWasSaidAndThenWhereItUsuallyIs(t *tes
 		}
 	}
 }
+
+func TestEveryExampleOfTheDocumentIsTaken(t *testing.T) {
+	t.Parallel()
+	doc, err := os.ReadFile("../docs/clusters.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	examples := strings.Split(string(doc), "```yaml\n")[1:]
+	if len(examples) < 3 {
+		t.Fatalf("%d examples", len(examples))
+	}
+	for _, e := range examples {
+		text, _, _ := strings.Cut(e, "```")
+		if specs := read(t, text); len(specs) != 2 {
+			t.Errorf("%s\n%+v", text, specs)
+		}
+	}
+	for _, field := range []string{"head_address", "dashboard", "runtime_env", "prefer", "weight", "tags", "token", "max_resources"} {
+		if !strings.Contains(string(doc), "| `"+field+"` |") {
+			t.Errorf("%s is not explained", field)
+		}
+	}
+}
