@@ -78,7 +78,7 @@ type Job struct {
 	ExitCode        *int
 	ErrorType       string
 	Message         string // Ray's
-	LogTail         string // the end of what it printed, kept when it ended
+	LogTail         string // the end of what it printed, kept when it ended; not in lists
 	CreatedAt       time.Time
 	QueuedAt        time.Time
 	PlacedAt        *time.Time
@@ -132,7 +132,7 @@ type Filter struct {
 	JobID    string
 	Tags     []string          // all of them
 	Metadata map[string]string // all of them
-	Text     string            // in submission_id, job_id or entrypoint
+	Text     string            // in submission_id, job_id or entrypoint of the newest textAmong jobs
 	After    time.Time         // created at or after
 	Before   time.Time         // created before
 	Limit    int
@@ -143,6 +143,6 @@ type Filter struct {
 type Page struct {
 	Items []Job
 	Next  string
-	Total int            // of all pages, by state and all other filters
+	Total int            // of all pages, by state and all other filters; at most MostCounted of each state
 	Count map[string]int // by state, of the other filters alone
 }

@@ -29,7 +29,7 @@ func fromRow(r dbgen.Job) (Job, error) {
 			PreferredCluster: r.PreferredCluster, Reserve: r.Reserve, Priority: sched.Milli(r.Priority), QueueTimeout: time.Duration(r.QueueTimeoutMs) * time.Millisecond,
 			MaxRetries: int(r.MaxRetries), RetryOn: r.RetryOn, SubmittedBy: r.SubmittedBy},
 		State: r.State, Code: r.Code, Reason: r.Reason, Attempt: int(r.Attempt), Cluster: r.Cluster, RayID: r.RayID, Session: r.Session, MergedEnv: r.MergedEnv,
-		StopRequestedBy: r.StopRequestedBy, StopRequestedAt: r.StopRequestedAt, ErrorType: r.ErrorType, Message: r.Message, LogTail: r.LogTail,
+		StopRequestedBy: r.StopRequestedBy, StopRequestedAt: r.StopRequestedAt, ErrorType: r.ErrorType, Message: r.Message,
 		CreatedAt: r.CreatedAt, QueuedAt: r.QueuedAt, PlacedAt: r.PlacedAt, AcceptedAt: r.AcceptedAt, StartedAt: r.StartedAt, EndedAt: r.EndedAt, Rev: r.Rev,
 	}
 	if r.ExitCode != nil {

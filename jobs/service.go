@@ -302,8 +302,17 @@ func (s *Service) Job(ctx context.Context, id string) (Job, error) {
 		return Job{}, s.readError(err, id)
 	}
 	j, err := fromRow(row)
-	if err != nil || j.State != Queued {
+	if err != nil {
 		return j, err
+	}
+	if Ended(j.State) {
+		if j.LogTail, err = s.q.LogTail(ctx, row.Uid); errors.Is(err, pgx.ErrNoRows) {
+			err = nil
+		}
+		return j, err
+	}
+	if j.State != Queued {
+		return j, nil
 	}
 	ahead, err := s.q.JobsAhead(ctx, dbgen.JobsAheadParams{Priority: int64(j.Priority), CreatedAt: j.CreatedAt, Uid: pgUUID(j.UID)})
 	j.QueuePosition = int(ahead) + 1
@@ -346,11 +355,24 @@ func (s *Service) Wait(ctx context.Context, id string, until func(Job) bool) (Jo
 	}
 }
 
+// Bounds of what a list costs, however long the history is.
+const (
+	MostCounted = 10_000 // jobs of each state that are counted
+	textAmong   = 50_000 // of the newest jobs in which a text is looked for
+)
+
 // Find lists jobs, newest first.
 func (s *Service) Find(ctx context.Context, f Filter) (Page, error) {
 	p := dbgen.FindJobsParams{States: orEmpty(f.States), Cluster: f.Cluster, JobID: f.JobID, Tags: orEmpty(f.Tags), Metadata: []byte("{}"), Txt: f.Text, RowLimit: int32(f.Limit) + 1}
 	if f.Metadata != nil {
 		p.Metadata = asJSON(f.Metadata)
+	}
+	if f.Text != "" {
+		since, err := s.q.JobsSince(ctx, textAmong)
+		if err != nil {
+			return Page{}, unavailable(err)
+		}
+		p.Since = since
 	}
 	if !f.After.IsZero() {
 		p.After = &f.After
@@ -369,12 +391,15 @@ func (s *Service) Find(ctx context.Context, f Filter) (Page, error) {
 	if err != nil {
 		return Page{}, unavailable(err)
 	}
-	counts, err := s.q.CountJobs(ctx, dbgen.CountJobsParams{Cluster: p.Cluster, JobID: p.JobID, Tags: p.Tags, Metadata: p.Metadata, Txt: p.Txt, After: p.After, Before: p.Before})
+	counts, err := s.q.CountJobs(ctx, dbgen.CountJobsParams{Cluster: p.Cluster, JobID: p.JobID, Tags: p.Tags, Metadata: p.Metadata, Txt: p.Txt, Since: p.Since, After: p.After, Before: p.Before, Most: MostCounted})
 	if err != nil {
 		return Page{}, unavailable(err)
 	}
 	out := Page{Count: map[string]int{}}
 	for _, c := range counts {
+		if c.N == 0 {
+			continue
+		}
 		out.Count[c.State] = int(c.N)
 		if len(f.States) == 0 || slices.Contains(f.States, c.State) {
 			out.Total += int(c.N)

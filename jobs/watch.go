@@ -351,7 +351,7 @@ func (e *engine) keepLog(j Job, info clusters.JobInfo) {
 	defer cancel()
 	text, _, err := ray.Logs(ctx, info, -logKept, logKept)
 	if err == nil && text != "" {
-		err = e.s.q.KeepLogTail(ctx, dbgen.KeepLogTailParams{Uid: pgUUID(j.UID), LogTail: clean(text)})
+		err = e.s.q.KeepLogTail(ctx, dbgen.KeepLogTailParams{JobUid: pgUUID(j.UID), Tail: clean(text)})
 	}
 	if err != nil && e.ctx.Err() == nil {
 		e.s.log.Info("the end of a job's log could not be kept", "job", j.SubmissionID, "error", err)

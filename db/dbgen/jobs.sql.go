@@ -13,14 +13,17 @@ import (
 )
 
 const countJobs = `-- name: CountJobs :many
-SELECT state, count(*) AS n FROM jobs
-WHERE ($1::text = '' OR cluster = $1)
-  AND ($2::text = '' OR job_id = $2)
-  AND tags @> $3::text[] AND metadata @> $4::jsonb
-  AND ($5::text = '' OR position(lower($5) IN lower(submission_id)) > 0 OR position(lower($5) IN lower(job_id)) > 0 OR position(lower($5) IN lower(entrypoint)) > 0)
-  AND ($6::timestamptz IS NULL OR created_at >= $6)
-  AND ($7::timestamptz IS NULL OR created_at < $7)
-GROUP BY state
+SELECT s.state::text AS state, (SELECT count(*) FROM (
+    SELECT 1 FROM jobs
+    WHERE state = s.state
+      AND ($1::text = '' OR cluster = $1)
+      AND ($2::text = '' OR job_id = $2)
+      AND tags @> $3::text[] AND metadata @> $4::jsonb
+      AND ($5::text = '' OR created_at >= $6 AND (position(lower($5) IN lower(submission_id)) > 0 OR position(lower($5) IN lower(job_id)) > 0 OR position(lower($5) IN lower(entrypoint)) > 0))
+      AND ($7::timestamptz IS NULL OR created_at >= $7)
+      AND ($8::timestamptz IS NULL OR created_at < $8)
+    LIMIT $9) x) AS n
+FROM unnest(ARRAY['QUEUED', 'SUBMITTING', 'PENDING', 'RUNNING', 'UNKNOWN', 'SUCCEEDED', 'FAILED', 'STOPPED']) AS s (state)
 `
 
 type CountJobsParams struct {
@@ -29,8 +32,10 @@ type CountJobsParams struct {
 	Tags     []string
 	Metadata []byte
 	Txt      string
+	Since    time.Time
 	After    *time.Time
 	Before   *time.Time
+	Most     int32
 }
 
 type CountJobsRow struct {
@@ -38,6 +43,7 @@ type CountJobsRow struct {
 	N     int64
 }
 
+// Of each state, up to a limit: nobody waits until all of a long history is counted.
 func (q *Queries) CountJobs(ctx context.Context, arg CountJobsParams) ([]CountJobsRow, error) {
 	rows, err := q.db.Query(ctx, countJobs,
 		arg.Cluster,
@@ -45,8 +51,10 @@ func (q *Queries) CountJobs(ctx context.Context, arg CountJobsParams) ([]CountJo
 		arg.Tags,
 		arg.Metadata,
 		arg.Txt,
+		arg.Since,
 		arg.After,
 		arg.Before,
+		arg.Most,
 	)
 	if err != nil {
 		return nil, err
@@ -111,16 +119,16 @@ func (q *Queries) DropStray(ctx context.Context, arg DropStrayParams) error {
 }
 
 const findJobs = `-- name: FindJobs :many
-SELECT uid, submission_id, job_id, entrypoint, runtime_env, metadata, tags, preferred_cluster, requirements, reserve, priority, queue_timeout_ms, max_retries, retry_on, submitted_by, fingerprint, state, code, reason, attempt, cluster, ray_id, session, merged_env, placement, tried, notes, stop_requested_by, stop_requested_at, exit_code, error_type, message, log_tail, created_at, queued_at, placed_at, accepted_at, started_at, ended_at, rev FROM jobs
+SELECT uid, submission_id, job_id, entrypoint, runtime_env, metadata, tags, preferred_cluster, requirements, reserve, priority, queue_timeout_ms, max_retries, retry_on, submitted_by, fingerprint, state, code, reason, attempt, cluster, ray_id, session, merged_env, placement, tried, notes, stop_requested_by, stop_requested_at, exit_code, error_type, message, created_at, queued_at, placed_at, accepted_at, started_at, ended_at, rev FROM jobs
 WHERE (cardinality($1::text[]) = 0 OR state = ANY ($1::text[]))
   AND ($2::text = '' OR cluster = $2)
   AND ($3::text = '' OR job_id = $3)
   AND tags @> $4::text[] AND metadata @> $5::jsonb
-  AND ($6::text = '' OR position(lower($6) IN lower(submission_id)) > 0 OR position(lower($6) IN lower(job_id)) > 0 OR position(lower($6) IN lower(entrypoint)) > 0)
-  AND ($7::timestamptz IS NULL OR created_at >= $7)
-  AND ($8::timestamptz IS NULL OR created_at < $8)
-  AND ($9::timestamptz IS NULL OR (created_at, uid) < ($9, $10::uuid))
-ORDER BY created_at DESC, uid DESC LIMIT $11
+  AND ($6::text = '' OR created_at >= $7 AND (position(lower($6) IN lower(submission_id)) > 0 OR position(lower($6) IN lower(job_id)) > 0 OR position(lower($6) IN lower(entrypoint)) > 0))
+  AND ($8::timestamptz IS NULL OR created_at >= $8)
+  AND ($9::timestamptz IS NULL OR created_at < $9)
+  AND ($10::timestamptz IS NULL OR (created_at, uid) < ($10, $11::uuid))
+ORDER BY created_at DESC, uid DESC LIMIT $12
 `
 
 type FindJobsParams struct {
@@ -130,6 +138,7 @@ type FindJobsParams struct {
 	Tags      []string
 	Metadata  []byte
 	Txt       string
+	Since     time.Time
 	After     *time.Time
 	Before    *time.Time
 	CursorAt  *time.Time
@@ -145,6 +154,7 @@ func (q *Queries) FindJobs(ctx context.Context, arg FindJobsParams) ([]Job, erro
 		arg.Tags,
 		arg.Metadata,
 		arg.Txt,
+		arg.Since,
 		arg.After,
 		arg.Before,
 		arg.CursorAt,
@@ -191,7 +201,6 @@ func (q *Queries) FindJobs(ctx context.Context, arg FindJobsParams) ([]Job, erro
 			&i.ExitCode,
 			&i.ErrorType,
 			&i.Message,
-			&i.LogTail,
 			&i.CreatedAt,
 			&i.QueuedAt,
 			&i.PlacedAt,
@@ -225,7 +234,7 @@ func (q *Queries) ForgetOutside(ctx context.Context, arg ForgetOutsideParams) er
 }
 
 const jobBySubmission = `-- name: JobBySubmission :one
-SELECT uid, submission_id, job_id, entrypoint, runtime_env, metadata, tags, preferred_cluster, requirements, reserve, priority, queue_timeout_ms, max_retries, retry_on, submitted_by, fingerprint, state, code, reason, attempt, cluster, ray_id, session, merged_env, placement, tried, notes, stop_requested_by, stop_requested_at, exit_code, error_type, message, log_tail, created_at, queued_at, placed_at, accepted_at, started_at, ended_at, rev FROM jobs WHERE submission_id = $1
+SELECT uid, submission_id, job_id, entrypoint, runtime_env, metadata, tags, preferred_cluster, requirements, reserve, priority, queue_timeout_ms, max_retries, retry_on, submitted_by, fingerprint, state, code, reason, attempt, cluster, ray_id, session, merged_env, placement, tried, notes, stop_requested_by, stop_requested_at, exit_code, error_type, message, created_at, queued_at, placed_at, accepted_at, started_at, ended_at, rev FROM jobs WHERE submission_id = $1
 `
 
 func (q *Queries) JobBySubmission(ctx context.Context, submissionID string) (Job, error) {
@@ -264,7 +273,6 @@ func (q *Queries) JobBySubmission(ctx context.Context, submissionID string) (Job
 		&i.ExitCode,
 		&i.ErrorType,
 		&i.Message,
-		&i.LogTail,
 		&i.CreatedAt,
 		&i.QueuedAt,
 		&i.PlacedAt,
@@ -277,7 +285,7 @@ func (q *Queries) JobBySubmission(ctx context.Context, submissionID string) (Job
 }
 
 const jobByUID = `-- name: JobByUID :one
-SELECT uid, submission_id, job_id, entrypoint, runtime_env, metadata, tags, preferred_cluster, requirements, reserve, priority, queue_timeout_ms, max_retries, retry_on, submitted_by, fingerprint, state, code, reason, attempt, cluster, ray_id, session, merged_env, placement, tried, notes, stop_requested_by, stop_requested_at, exit_code, error_type, message, log_tail, created_at, queued_at, placed_at, accepted_at, started_at, ended_at, rev FROM jobs WHERE uid = $1
+SELECT uid, submission_id, job_id, entrypoint, runtime_env, metadata, tags, preferred_cluster, requirements, reserve, priority, queue_timeout_ms, max_retries, retry_on, submitted_by, fingerprint, state, code, reason, attempt, cluster, ray_id, session, merged_env, placement, tried, notes, stop_requested_by, stop_requested_at, exit_code, error_type, message, created_at, queued_at, placed_at, accepted_at, started_at, ended_at, rev FROM jobs WHERE uid = $1
 `
 
 func (q *Queries) JobByUID(ctx context.Context, uid pgtype.UUID) (Job, error) {
@@ -316,7 +324,6 @@ func (q *Queries) JobByUID(ctx context.Context, uid pgtype.UUID) (Job, error) {
 		&i.ExitCode,
 		&i.ErrorType,
 		&i.Message,
-		&i.LogTail,
 		&i.CreatedAt,
 		&i.QueuedAt,
 		&i.PlacedAt,
@@ -382,7 +389,7 @@ func (q *Queries) JobsAhead(ctx context.Context, arg JobsAheadParams) (int64, er
 }
 
 const jobsByUID = `-- name: JobsByUID :many
-SELECT uid, submission_id, job_id, entrypoint, runtime_env, metadata, tags, preferred_cluster, requirements, reserve, priority, queue_timeout_ms, max_retries, retry_on, submitted_by, fingerprint, state, code, reason, attempt, cluster, ray_id, session, merged_env, placement, tried, notes, stop_requested_by, stop_requested_at, exit_code, error_type, message, log_tail, created_at, queued_at, placed_at, accepted_at, started_at, ended_at, rev FROM jobs WHERE uid = ANY ($1::uuid[])
+SELECT uid, submission_id, job_id, entrypoint, runtime_env, metadata, tags, preferred_cluster, requirements, reserve, priority, queue_timeout_ms, max_retries, retry_on, submitted_by, fingerprint, state, code, reason, attempt, cluster, ray_id, session, merged_env, placement, tried, notes, stop_requested_by, stop_requested_at, exit_code, error_type, message, created_at, queued_at, placed_at, accepted_at, started_at, ended_at, rev FROM jobs WHERE uid = ANY ($1::uuid[])
 `
 
 func (q *Queries) JobsByUID(ctx context.Context, uids []pgtype.UUID) ([]Job, error) {
@@ -427,7 +434,6 @@ func (q *Queries) JobsByUID(ctx context.Context, uids []pgtype.UUID) ([]Job, err
 			&i.ExitCode,
 			&i.ErrorType,
 			&i.Message,
-			&i.LogTail,
 			&i.CreatedAt,
 			&i.QueuedAt,
 			&i.PlacedAt,
@@ -446,17 +452,29 @@ func (q *Queries) JobsByUID(ctx context.Context, uids []pgtype.UUID) ([]Job, err
 	return items, nil
 }
 
+const jobsSince = `-- name: JobsSince :one
+SELECT coalesce((SELECT created_at FROM jobs ORDER BY created_at DESC OFFSET $1 LIMIT 1), '1970-01-01')::timestamptz
+`
+
+// When the oldest of the newest so many jobs was taken: text is looked for no further back.
+func (q *Queries) JobsSince(ctx context.Context, newest int32) (time.Time, error) {
+	row := q.db.QueryRow(ctx, jobsSince, newest)
+	var column_1 time.Time
+	err := row.Scan(&column_1)
+	return column_1, err
+}
+
 const keepLogTail = `-- name: KeepLogTail :exec
-UPDATE jobs SET log_tail = $1 WHERE uid = $2
+INSERT INTO job_logs (job_uid, tail) VALUES ($1, $2) ON CONFLICT (job_uid) DO UPDATE SET tail = excluded.tail
 `
 
 type KeepLogTailParams struct {
-	LogTail string
-	Uid     pgtype.UUID
+	JobUid pgtype.UUID
+	Tail   string
 }
 
 func (q *Queries) KeepLogTail(ctx context.Context, arg KeepLogTailParams) error {
-	_, err := q.db.Exec(ctx, keepLogTail, arg.LogTail, arg.Uid)
+	_, err := q.db.Exec(ctx, keepLogTail, arg.JobUid, arg.Tail)
 	return err
 }
 
@@ -485,7 +503,7 @@ func (q *Queries) LiveJobUIDs(ctx context.Context) ([]pgtype.UUID, error) {
 }
 
 const liveJobs = `-- name: LiveJobs :many
-SELECT uid, submission_id, job_id, entrypoint, runtime_env, metadata, tags, preferred_cluster, requirements, reserve, priority, queue_timeout_ms, max_retries, retry_on, submitted_by, fingerprint, state, code, reason, attempt, cluster, ray_id, session, merged_env, placement, tried, notes, stop_requested_by, stop_requested_at, exit_code, error_type, message, log_tail, created_at, queued_at, placed_at, accepted_at, started_at, ended_at, rev FROM jobs WHERE ended_at IS NULL ORDER BY created_at, uid
+SELECT uid, submission_id, job_id, entrypoint, runtime_env, metadata, tags, preferred_cluster, requirements, reserve, priority, queue_timeout_ms, max_retries, retry_on, submitted_by, fingerprint, state, code, reason, attempt, cluster, ray_id, session, merged_env, placement, tried, notes, stop_requested_by, stop_requested_at, exit_code, error_type, message, created_at, queued_at, placed_at, accepted_at, started_at, ended_at, rev FROM jobs WHERE ended_at IS NULL ORDER BY created_at, uid
 `
 
 func (q *Queries) LiveJobs(ctx context.Context) ([]Job, error) {
@@ -530,7 +548,6 @@ func (q *Queries) LiveJobs(ctx context.Context) ([]Job, error) {
 			&i.ExitCode,
 			&i.ErrorType,
 			&i.Message,
-			&i.LogTail,
 			&i.CreatedAt,
 			&i.QueuedAt,
 			&i.PlacedAt,
@@ -585,6 +602,17 @@ func (q *Queries) LiveRequirements(ctx context.Context) ([]LiveRequirementsRow, 
 		return nil, err
 	}
 	return items, nil
+}
+
+const logTail = `-- name: LogTail :one
+SELECT tail FROM job_logs WHERE job_uid = $1
+`
+
+func (q *Queries) LogTail(ctx context.Context, jobUid pgtype.UUID) (string, error) {
+	row := q.db.QueryRow(ctx, logTail, jobUid)
+	var tail string
+	err := row.Scan(&tail)
+	return tail, err
 }
 
 const outsideJobs = `-- name: OutsideJobs :many

@@ -91,7 +91,6 @@ type Job struct {
 	ExitCode         *int32
 	ErrorType        string
 	Message          string
-	LogTail          string
 	CreatedAt        time.Time
 	QueuedAt         time.Time
 	PlacedAt         *time.Time
@@ -112,6 +111,11 @@ type JobEvent struct {
 	Code    string
 	Message string
 	Detail  []byte
+}
+
+type JobLog struct {
+	JobUid pgtype.UUID
+	Tail   string
 }
 
 type JobStray struct {

@@ -66,7 +66,6 @@ CREATE TABLE jobs (
     exit_code         integer,
     error_type        text        NOT NULL DEFAULT '',
     message           text        NOT NULL DEFAULT '',    -- Ray's
-    log_tail          text        NOT NULL DEFAULT '',    -- the end of what it printed, kept when it ended
     created_at        timestamptz NOT NULL,
     queued_at         timestamptz NOT NULL,
     placed_at         timestamptz,
@@ -83,10 +82,17 @@ CREATE TABLE jobs (
 CREATE INDEX jobs_live ON jobs (created_at) WHERE ended_at IS NULL;
 CREATE INDEX jobs_line ON jobs (priority DESC, created_at, uid) WHERE state = 'QUEUED';
 CREATE INDEX jobs_created ON jobs (created_at, uid);
+CREATE INDEX jobs_by_state ON jobs (state, created_at);
 CREATE INDEX jobs_job_id ON jobs (job_id);
 CREATE INDEX jobs_cluster ON jobs (cluster, created_at);
 CREATE INDEX jobs_tags ON jobs USING gin (tags);
 CREATE INDEX jobs_metadata ON jobs USING gin (metadata jsonb_path_ops);
+
+-- The end of what a job printed, kept when it was over. Beside the job, so that lists do not carry it along.
+CREATE TABLE job_logs (
+    job_uid uuid PRIMARY KEY,
+    tail    text NOT NULL
+);
 
 CREATE TABLE job_events (
     id      bigint      GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
@@ -148,6 +154,7 @@ DROP TABLE packages;
 DROP TABLE outside_jobs;
 DROP TABLE job_strays;
 DROP TABLE job_events;
+DROP TABLE job_logs;
 DROP TABLE jobs;
 DROP TABLE cluster_samples;
 DROP TABLE clusters;

@@ -40,7 +40,10 @@ RETURNING uid, (stop_requested_at = @at)::boolean AS is_new;
 SELECT uid, stop_requested_by, stop_requested_at FROM jobs WHERE ended_at IS NULL AND stop_requested_at IS NOT NULL;
 
 -- name: KeepLogTail :exec
-UPDATE jobs SET log_tail = @log_tail WHERE uid = @uid;
+INSERT INTO job_logs (job_uid, tail) VALUES (@job_uid, @tail) ON CONFLICT (job_uid) DO UPDATE SET tail = excluded.tail;
+
+-- name: LogTail :one
+SELECT tail FROM job_logs WHERE job_uid = @job_uid;
 
 -- name: JobBySubmission :one
 SELECT * FROM jobs WHERE submission_id = @submission_id;
@@ -67,21 +70,29 @@ WHERE (cardinality(@states::text[]) = 0 OR state = ANY (@states::text[]))
   AND (@cluster::text = '' OR cluster = @cluster)
   AND (@job_id::text = '' OR job_id = @job_id)
   AND tags @> @tags::text[] AND metadata @> @metadata::jsonb
-  AND (@txt::text = '' OR position(lower(@txt) IN lower(submission_id)) > 0 OR position(lower(@txt) IN lower(job_id)) > 0 OR position(lower(@txt) IN lower(entrypoint)) > 0)
+  AND (@txt::text = '' OR created_at >= @since AND (position(lower(@txt) IN lower(submission_id)) > 0 OR position(lower(@txt) IN lower(job_id)) > 0 OR position(lower(@txt) IN lower(entrypoint)) > 0))
   AND (sqlc.narg(after)::timestamptz IS NULL OR created_at >= sqlc.narg(after))
   AND (sqlc.narg(before)::timestamptz IS NULL OR created_at < sqlc.narg(before))
   AND (sqlc.narg(cursor_at)::timestamptz IS NULL OR (created_at, uid) < (sqlc.narg(cursor_at), sqlc.narg(cursor_uid)::uuid))
 ORDER BY created_at DESC, uid DESC LIMIT @row_limit;
 
 -- name: CountJobs :many
-SELECT state, count(*) AS n FROM jobs
-WHERE (@cluster::text = '' OR cluster = @cluster)
-  AND (@job_id::text = '' OR job_id = @job_id)
-  AND tags @> @tags::text[] AND metadata @> @metadata::jsonb
-  AND (@txt::text = '' OR position(lower(@txt) IN lower(submission_id)) > 0 OR position(lower(@txt) IN lower(job_id)) > 0 OR position(lower(@txt) IN lower(entrypoint)) > 0)
-  AND (sqlc.narg(after)::timestamptz IS NULL OR created_at >= sqlc.narg(after))
-  AND (sqlc.narg(before)::timestamptz IS NULL OR created_at < sqlc.narg(before))
-GROUP BY state;
+-- Of each state, up to a limit: nobody waits until all of a long history is counted.
+SELECT s.state::text AS state, (SELECT count(*) FROM (
+    SELECT 1 FROM jobs
+    WHERE state = s.state
+      AND (@cluster::text = '' OR cluster = @cluster)
+      AND (@job_id::text = '' OR job_id = @job_id)
+      AND tags @> @tags::text[] AND metadata @> @metadata::jsonb
+      AND (@txt::text = '' OR created_at >= @since AND (position(lower(@txt) IN lower(submission_id)) > 0 OR position(lower(@txt) IN lower(job_id)) > 0 OR position(lower(@txt) IN lower(entrypoint)) > 0))
+      AND (sqlc.narg(after)::timestamptz IS NULL OR created_at >= sqlc.narg(after))
+      AND (sqlc.narg(before)::timestamptz IS NULL OR created_at < sqlc.narg(before))
+    LIMIT @most) x) AS n
+FROM unnest(ARRAY['QUEUED', 'SUBMITTING', 'PENDING', 'RUNNING', 'UNKNOWN', 'SUCCEEDED', 'FAILED', 'STOPPED']) AS s (state);
+
+-- name: JobsSince :one
+-- When the oldest of the newest so many jobs was taken: text is looked for no further back.
+SELECT coalesce((SELECT created_at FROM jobs ORDER BY created_at DESC OFFSET @newest LIMIT 1), '1970-01-01')::timestamptz;
 
 -- name: JobEvents :many
 SELECT * FROM job_events WHERE job_uid = @job_uid ORDER BY id LIMIT 1000;
