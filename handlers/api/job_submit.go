@@ -56,8 +56,8 @@ const jobExample = `{"entrypoint": "python /home/user/train.py --epochs 100", "j
  "preferred_cluster": "gpu_cluster", "runtime_env": {"env_vars": {"OMP_NUM_THREADS": "4"}}, "metadata": {"user": "alice"}, "tags": ["training"],
  "max_retries": 2, "retry_on": ["cluster_lost", "node_lost"]}`
 
-// spec checks everything that can be checked without knowing any state.
-func (n *NewJob) spec(who string) (jobs.Spec, error) {
+// Spec checks everything that can be checked without knowing any state; pages take jobs by it too.
+func (n *NewJob) Spec(who string) (jobs.Spec, error) {
 	if len(n.RuntimeEnv) > maxRuntimeEnv {
 		return jobs.Spec{}, tooLargeEnv(fmt.Sprintf("runtime_env has %d bytes", len(n.RuntimeEnv)))
 	}

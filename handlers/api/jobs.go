@@ -259,7 +259,7 @@ func (a *API) registerJobs(v1 chi.Router) {
 		SubmitJob
 		Body NewJob
 	}) (*submitted, error) {
-		spec, err := in.Body.spec(actor(ctx))
+		spec, err := in.Body.Spec(actor(ctx))
 		if err != nil {
 			return nil, err
 		}

@@ -132,7 +132,7 @@ func (s *site) askRemoveCluster(w http.ResponseWriter, r *http.Request) {
 		Action: p.ClusterDo(name, "remove"), Button: "Remove it", Danger: true, Cancel: p.Cluster(name),
 	}
 	if n := c.Jobs.Live(); n > 0 {
-		v.Text = append(web.Line{web.Strong(web.Count(n, "live job") + " of ours would be out of sight, and count as lost. ")}, v.Text...)
+		v.Text = web.Line{web.Strong("Live jobs of ours there: " + web.Number(n) + ", so this will be refused. "), web.Text("Hold the cluster, and stop them or let them end.")}
 	}
 	if c.Source == "file" {
 		v.Text = append(v.Text, web.Text(" clusters.yaml still names it: it stays away until the file says something new of it."))

@@ -52,8 +52,9 @@ func TestAClusterIsAddedEditedHeldAndRemoved(t *testing.T) {
 
 	has(t, b.read(b.do(http.MethodPost, "/clusters/cpu_cluster/hold", url.Values{}), 422), "Say why in a few words")
 	has(t, b.post("/clusters/cpu_cluster/hold", url.Values{"reason": {"new disks"}}), "It gets no new jobs.", "new disks")
-	has(t, b.post("/clusters/cpu_cluster/resume", url.Values{}), "It starts tasks again.")
-	has(t, b.get("/clusters/cpu_cluster/remove", 200), "9 live jobs of ours", "clusters.yaml still names it")
+	has(t, b.post("/clusters/cpu_cluster/resume", url.Values{}), "It takes jobs again.")
+	has(t, b.get("/clusters/cpu_cluster/remove", 200), "Live jobs of ours there: 9, so this will be refused.")
+	has(t, b.get("/clusters/local/remove", 200), "Ray itself is not touched")
 	has(t, b.post("/clusters/gpu%2Fwest/remove", url.Values{}), "The cluster gpu/west is removed.")
 }
 

@@ -73,7 +73,11 @@ func (s *site) hold(w http.ResponseWriter, r *http.Request, section string, f we
 		if h, f.Errors = f.Parse(); len(f.Errors) == 0 {
 			err := do(r.Context(), h)
 			if err == nil {
-				s.done(w, r, nil, map[string]string{"hold": "It is held: nothing starts there.", "drain": "It is being drained.", "resume": "It starts tasks again."}[f.Verb], f.Cancel)
+				past := map[string]string{"hold": "It is held: nothing starts there.", "drain": "It is being drained.", "resume": "It starts tasks again."}
+				if f.What == "cluster" {
+					past = map[string]string{"hold": "It is held: no new jobs go there.", "resume": "It takes jobs again."}
+				}
+				s.done(w, r, nil, past[f.Verb], f.Cancel)
 				return
 			}
 			f.Errors = s.formErrors(r, err, []string{"reason", "deadline"})

@@ -8,9 +8,10 @@ import (
 	"strings"
 	"time"
 
+	"github.com/schedulemesh/schedulemesh/handlers/api"
+	"github.com/schedulemesh/schedulemesh/handlers/api/problem"
 	"github.com/schedulemesh/schedulemesh/handlers/pages"
 	"github.com/schedulemesh/schedulemesh/jobs"
-	"github.com/schedulemesh/schedulemesh/sched"
 	"github.com/schedulemesh/schedulemesh/web"
 )
 
@@ -145,19 +146,46 @@ func (v *View) SubmitJob(ctx context.Context, n web.NewJob) (string, error) {
 	if err := v.noJobs(); err != nil {
 		return "", err
 	}
-	request, err := amounts(n.Request)
-	if err != nil {
-		return "", err
+	timeout := n.QueueTimeout.Seconds()
+	body := api.NewJob{Entrypoint: n.Entrypoint, SubmissionID: n.SubmissionID, JobID: n.JobID, RuntimeEnv: n.RuntimeEnv, Metadata: n.Metadata, Tags: n.Tags, PreferredCluster: n.Preferred,
+		Requirements: api.JobAmounts{}, Reserve: n.Reserve, Priority: &n.Priority, QueueTimeout: &timeout, MaxRetries: n.MaxRetries, RetryOn: n.RetryOn}
+	for name, amount := range n.Request {
+		switch name {
+		case "cpu", "gpu":
+			body.Requirements[strings.ToUpper(name)] = float64(amount) / 1000
+		case "memory":
+			body.Requirements[name] = float64(amount) / 1024 // GiB
+		default:
+			body.Requirements[name] = float64(amount) / 1000
+		}
 	}
-	priority, err := sched.MilliFromFloat(n.Priority)
+	spec, err := body.Spec(actor(ctx))
 	if err != nil {
-		return "", invalid("priority", sentence(err.Error()))
+		return "", jobFault(err)
 	}
-	j, _, err := v.o.Jobs.Submit(ctx, jobs.Spec{Entrypoint: n.Entrypoint, SubmissionID: n.SubmissionID, JobID: n.JobID, RuntimeEnv: n.RuntimeEnv, Metadata: n.Metadata, Tags: n.Tags,
-		PreferredCluster: n.Preferred, Requirements: request, Reserve: n.Reserve, Priority: priority, QueueTimeout: n.QueueTimeout, MaxRetries: n.MaxRetries, RetryOn: n.RetryOn, SubmittedBy: actor(ctx)})
+	j, _, err := v.o.Jobs.Submit(ctx, spec)
 	v.loads.forget("")
 	byCode := map[string]string{jobs.ErrJobExists.Code: "submission_id"}
 	return j.SubmissionID, v.onForm(ctx, err, byCode, jobFields...)
+}
+
+// jobFault is what REST would say of a job, under the names of the form.
+func jobFault(err error) error {
+	var p *problem.Problem
+	if !errors.As(err, &p) {
+		return err
+	}
+	out := &pages.Refusal{ErrorCode: p.Code, Message: sentence(p.Detail), ByField: map[string]string{}}
+	for _, item := range p.Errors {
+		field := item.Field
+		if name, ok := strings.CutPrefix(field, "resource_requirements."); ok {
+			if field = strings.ToLower(name); field != "cpu" && field != "gpu" && field != "memory" {
+				field = "resources"
+			}
+		}
+		out.ByField[field] = sentence(item.Message)
+	}
+	return out
 }
 
 // StopJob has a job stopped.
