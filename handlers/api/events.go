@@ -16,9 +16,6 @@ import (
 	"github.com/schedulemesh/schedulemesh/ledger"
 )
 
-// writeTime is how long one event may take to reach a reader before the stream ends.
-const writeTime = 15 * time.Second
-
 // registerEvents adds GET /events, by hand: a stream is not a document.
 func (a *API) registerEvents(v1 chi.Router) {
 	op := operation{id: "stream-events", method: "GET", path: "/events", tag: "Events",
@@ -113,53 +110,38 @@ func (a *API) stream(w http.ResponseWriter, r *http.Request, ns string, after in
 		refuse(w, r, err)
 		return
 	}
-	ctl := http.NewResponseController(w)
-	h := w.Header()
-	h.Set("Content-Type", "text/event-stream")
-	h.Set("Cache-Control", "no-store")
-	h.Set("X-Accel-Buffering", "no") // nginx would collect events before it passes them on
-	w.WriteHeader(http.StatusOK)
-	var b []byte
-	send := func() bool {
-		_ = ctl.SetWriteDeadline(time.Now().Add(writeTime))
-		if _, err := w.Write(b); err != nil {
-			return false
-		}
-		return ctl.Flush() == nil
-	}
-	b = append(b, "retry: 2000\n: following events\n\n"...)
-	if !send() {
+	s := newSSE(w)
+	if !s.send() {
 		return
 	}
 	beat := time.NewTicker(a.heartbeat)
 	defer beat.Stop()
 	for {
-		b = b[:0]
 		select {
 		case <-ctx.Done():
 			return
 		case <-beat.C:
-			b = append(b, ": alive\n\n"...)
+			s.alive()
 		case e, ok := <-events:
 			if !ok {
 				return
 			}
-			b = appendEvent(b, e)
+			s.buf = appendEvent(s.buf, e)
 			// What else is there already goes out with one write.
-			for more := true; more && len(b) < 64<<10; {
+			for more := true; more && len(s.buf) < 64<<10; {
 				select {
 				case e, ok := <-events:
 					if !ok {
-						send()
+						s.send()
 						return
 					}
-					b = appendEvent(b, e)
+					s.buf = appendEvent(s.buf, e)
 				default:
 					more = false
 				}
 			}
 		}
-		if !send() {
+		if !s.send() {
 			return
 		}
 	}

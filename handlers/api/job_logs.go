@@ -2,7 +2,6 @@ package api
 
 import (
 	"context"
-	"fmt"
 	"net/http"
 	"reflect"
 	"strconv"
@@ -11,7 +10,6 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/go-chi/chi/v5"
-	jsonv2 "github.com/go-json-experiment/json"
 
 	"github.com/schedulemesh/schedulemesh/jobs"
 )
@@ -177,7 +175,7 @@ func (a *API) followLogs(w http.ResponseWriter, r *http.Request, q logQuery) {
 	defer open.Stop()
 	beat := time.NewTicker(a.heartbeat)
 	defer beat.Stop()
-	s := sse{w: w, ctl: http.NewResponseController(w)}
+	s := newSSE(w)
 	next := q.offset
 	for {
 		var sent bool
@@ -187,7 +185,7 @@ func (a *API) followLogs(w http.ResponseWriter, r *http.Request, q logQuery) {
 		case <-open.C:
 			sent = s.send()
 		case <-beat.C:
-			s.buf = append(s.buf, ": alive\n\n"...)
+			s.alive()
 			sent = s.send()
 		case l := <-pieces:
 			next = l.Next
@@ -228,34 +226,4 @@ func (a *API) follow(ctx context.Context, q logQuery, give func(jobs.Log) error)
 		q.offset = l.Next
 	}
 	return a.jobs.Follow(ctx, q.id, q.offset, give)
-}
-
-// sse writes a stream of events, which begins with the first thing that is sent.
-type sse struct {
-	w     http.ResponseWriter
-	ctl   *http.ResponseController
-	buf   []byte
-	begun bool
-}
-
-func (s *sse) event(name string, id int64, data any) {
-	text, _ := jsonv2.Marshal(data) // texts and numbers
-	s.buf = fmt.Appendf(s.buf, "event: %s\nid: %d\ndata: %s\n\n", name, id, text)
-}
-
-// send writes what there is, and reports whether the reader still takes it.
-func (s *sse) send() bool {
-	_ = s.ctl.SetWriteDeadline(time.Now().Add(writeTime))
-	if !s.begun {
-		s.begun = true
-		h := s.w.Header()
-		h.Set("Content-Type", "text/event-stream")
-		h.Set("Cache-Control", "no-store")
-		h.Set("X-Accel-Buffering", "no") // nginx would collect events before it passes them on
-		s.w.WriteHeader(http.StatusOK)
-		s.buf = append([]byte("retry: 2000\n: following\n\n"), s.buf...)
-	}
-	_, err := s.w.Write(s.buf)
-	s.buf = s.buf[:0]
-	return err == nil && s.ctl.Flush() == nil
 }
