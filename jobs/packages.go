@@ -237,8 +237,7 @@ func tooLarge(name string) error {
 }
 
 func notPackage(format string, args ...any) error {
-	m := fmt.Sprintf(format, args...)
-	return &ledger.Error{Code: ledger.ErrInvalid.Code, Message: m, Fields: map[string]string{"body": m}}
+	return &ledger.Error{Code: ledger.ErrInvalid.Code, Message: fmt.Sprintf(format, args...)}
 }
 
 // packageError says of the database's errors what a caller can do.
