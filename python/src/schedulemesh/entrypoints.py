@@ -59,24 +59,27 @@ def check_entrypoint(entrypoint: str) -> None:
 
 
 def _check(words: list[str]) -> None:
-    while words and (words[0] in ("!", "{") or _ASSIGNMENT.match(words[0])):
-        words = words[1:]
-    if not words or not words[0]:
-        raise InvalidArgument(
-            'the entrypoint names no program to run; one looks like "python /home/user/train.py"'
-        )
-    program, words = words[0], words[1:]
-    if "/" in program and not _absolute(program):
-        raise _relative("program", program, ", or a bare name that is on the PATH there")
-    name = program.rpartition("/")[2]
-    script = ""
-    if name in _WRAPPERS:
+    while True:  # a program may only run another one
+        while words and (words[0] in ("!", "{") or _ASSIGNMENT.match(words[0])):
+            words = words[1:]
+        if not words or not words[0]:
+            raise InvalidArgument(
+                'the entrypoint names no program to run; one looks like "python /home/user/train.py"'
+            )
+        program, words = words[0], words[1:]
+        if "/" in program and not _absolute(program):
+            raise _relative("program", program, ", or a bare name that is on the PATH there")
+        name = program.rpartition("/")[2]
+        if name not in _WRAPPERS:
+            break
         own, values = _WRAPPERS[name]
         while words and words[0].startswith("-"):
             words = words[2:] if words[0] in values else words[1:]
-        if words[own:]:
-            _check(words[own:])
-    elif _PYTHON.fullmatch(name):
+        words = words[own:]
+        if not words:
+            return
+    script = ""
+    if _PYTHON.fullmatch(name):
         script = _script(words, "cm", "WX", ("--check-hash-based-pycs",))
     elif name in _SHELLS:
         script = _script(words, "cs", "oO", ("--rcfile", "--init-file"))
