@@ -20,7 +20,7 @@ import click
 import pytest
 
 from conftest import ROOT
-from schedulemesh import client, errors, local
+from schedulemesh import client, errors, jobserver, local
 from schedulemesh.cli.app import app
 from schedulemesh.core import RayScheduler
 from schedulemesh.core.actors.control.preemption_controller import PreemptionPolicy, TaskState
@@ -29,7 +29,8 @@ from schedulemesh.simple import SimpleScheduler, SimpleTaskSpec
 sys.path.insert(0, str(ROOT))  # `examples` is imported as from a checkout
 DOCS = ROOT / "docs"
 REFERENCE = "api/schedule_mesh"
-DOCUMENTS = ["preemption_guide", "label_preemption", "automated_preemption_guide", "pg_pool_guide", REFERENCE]
+DOCUMENTS = ["preemption_guide", "label_preemption", "automated_preemption_guide", "pg_pool_guide"]
+DOCUMENTS += ["submit_job_api", REFERENCE]
 LANGUAGES = [".md", ".zh.md"]
 
 
@@ -91,7 +92,9 @@ def run(
             tree = compile("\n" * line + code, str(DOCS / f"{document}.md"), "exec", ast.PyCF_ONLY_AST)
             exec(compile(tree, str(DOCS / f"{document}.md"), "exec"), names)
 
+    jobserver.reset()
     yield run
+    jobserver.reset()
     for value in list(names.values()):
         if isinstance(value, (SimpleScheduler, RayScheduler)):
             value.shutdown()

@@ -126,7 +126,7 @@ def resume(settings: Settings, name: str) -> None:
 
 
 @clusters.command("import")
-@click.argument("file", type=click.File("r", encoding="utf-8"))
+@click.argument("file", type=click.File("r", encoding="utf-8", lazy=True))
 @pass_settings
 def import_command(settings: Settings, file: IO[str]) -> None:
     """Make or change the clusters that a clusters.yaml names; none is removed. - is the standard input."""
