@@ -63,7 +63,7 @@ type server struct {
 	database string
 	base     string
 	runDir   string
-	fake     bool // without Ray
+	settings []string // where agents run
 	cmd      *exec.Cmd
 	logs     *bytes.Buffer
 }
@@ -89,12 +89,21 @@ func startServer(t *testing.T) *server {
 // startOn starts a server on a database that others may use too.
 func startOn(t *testing.T, database string, fake bool) *server {
 	t.Helper()
+	if fake {
+		return startWith(t, database, []string{"--bridge-url", "fake"})
+	}
+	return startWith(t, database, []string{"--python", os.Getenv("SCHEDULEMESH_PYTHON"), "--ray-address", os.Getenv("SCHEDULEMESH_TEST_RAY")})
+}
+
+// startWith starts a server with settings that say where its agents run.
+func startWith(t *testing.T, database string, settings []string) *server {
+	t.Helper()
 	dir, err := os.MkdirTemp("", "sm") // a socket's path must be short
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	s := &server{t: t, database: database, runDir: dir, fake: fake, logs: &bytes.Buffer{}}
+	s := &server{t: t, database: database, runDir: dir, settings: settings, logs: &bytes.Buffer{}}
 	s.start("127.0.0.1:0")
 	t.Cleanup(func() {
 		s.endAll()
@@ -118,12 +127,7 @@ func (s *server) start(addr string) {
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	args := []string{"serve", "--addr", addr, "--token-file", filepath.Join(s.runDir, "token"), "--run-dir", s.runDir}
-	if s.fake {
-		args = append(args, "--bridge-url", "fake")
-	} else {
-		args = append(args, "--python", os.Getenv("SCHEDULEMESH_PYTHON"), "--ray-address", os.Getenv("SCHEDULEMESH_TEST_RAY"))
-	}
+	args := append([]string{"serve", "--addr", addr, "--token-file", filepath.Join(s.runDir, "token"), "--run-dir", s.runDir}, s.settings...)
 	s.cmd = exec.Command(binary, args...)
 	s.cmd.Env = append(os.Environ(), "DATABASE_URL="+s.database, "SCHEDULEMESH_TOKENS="+token)
 	s.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
@@ -233,6 +237,33 @@ func (s *server) try(method, path string, body, into any) error {
 		return nil
 	}
 	return json.Unmarshal(answer, into)
+}
+
+// follow reads a stream of events until one is the last, which look says.
+func (s *server) follow(path string, look func(event, data string) bool) {
+	s.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.base+path, nil)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	req.Header.Set("Authorization", "Bearer "+token)
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	defer func() { _ = res.Body.Close() }()
+	event := ""
+	for lines := bufio.NewScanner(res.Body); lines.Scan(); {
+		if name, ok := strings.CutPrefix(lines.Text(), "event: "); ok {
+			event = name
+		}
+		if data, ok := strings.CutPrefix(lines.Text(), "data: "); ok && !look(event, data) {
+			return
+		}
+	}
+	s.t.Errorf("%s ended (%s) before its last event", path, res.Status)
 }
 
 func (s *server) call(method, path string, body, into any) {
