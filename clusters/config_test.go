@@ -146,6 +146,7 @@ func TestWhatIsWrongInAConfigurationIsSaidWithItsPlaceAndWhatToDo(t *testing.T) 
 		{c("runtime-env: {}"), "4:5: runtime-env is an unknown field; did you mean runtime_env?"},
 		{c("region: eu"), "4:5: region is an unknown field; a cluster has head_address, dashboard"},
 		{c("name: d"), "4:11: name is \"d\" here, but the cluster is called \"c\""},
+		{c("runtime_env: {env_vars: {\"名字\": \"中文\"}, pip: 5}"), "4:48: runtime_env.pip must be a list"},
 		{c("prefer: yes"), "4:13: prefer must be true or false, not \"yes\""},
 		{c("weight: heavy"), "4:13: weight must be a number above 0 and at most 1000, not \"heavy\""},
 		{c("weight: 0"), "4:13: weight must be a number above 0 and at most 1000, not 0; hold a cluster"},

@@ -400,8 +400,8 @@ func TestTheLocalClusterFollowsItsAddressesAndKeepsWhatWasEdited(t *testing.T) {
 	}
 	edited := local
 	edited.Weight, edited.Prefer, edited.Tags = 4, true, []string{"here"}
-	if _, err := r.Put(t.Context(), edited, "", 0); err != nil {
-		t.Fatal(err)
+	if c, err := r.Put(t.Context(), edited, "", 0); err != nil || c.Source != clusters.FromLocal {
+		t.Fatal(c.Source, err)
 	}
 	if _, err := r.Hold(t.Context(), "local", true, "mine", ""); err != nil {
 		t.Fatal(err)
@@ -423,6 +423,10 @@ func TestTheLocalClusterFollowsItsAddressesAndKeepsWhatWasEdited(t *testing.T) {
 	}
 	if _, err := r.Put(t.Context(), edited, "", 0); err != nil {
 		t.Fatal(err)
+	}
+	set("5555")
+	if c, _ := r.Get("local"); c.HeadAddress != edited.HeadAddress || c.Dashboard != edited.Dashboard || c.Source != clusters.FromAPI {
+		t.Errorf("an address that was given by hand was overwritten: %+v", c)
 	}
 	// What the file says counts, whatever it is called.
 	if err := r.ApplyFile(t.Context(), "f", read(t, "clusters: {local: {head_address: 'far:1'}}")); err != nil {
@@ -610,4 +614,35 @@ func TestARegistryFollowsAgainAfterItsConnectionsWereCut(t *testing.T) {
 		return err == nil
 	})
 	until(t, "it is followed", func() bool { _, ok := b.Get("c"); return ok })
+}
+
+func TestWhileTheDatabaseFailsWhatIsKnownStaysAndTheFileIsAppliedAfterwards(t *testing.T) {
+	t.Parallel()
+	pool := database(t)
+	r := open(t, pool)
+	file := filepath.Join(t.TempDir(), "clusters.yaml")
+	write(t, file, "clusters: {one: {head_address: 'one:1'}}")
+	go r.WatchFile(t.Context(), file)
+	until(t, "the file is read", func() bool { return names(r) == "one/file/1" })
+	exec := func(sql string) {
+		t.Helper()
+		if _, err := pool.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	exec("ALTER TABLE clusters RENAME TO elsewhere")
+	write(t, file, "clusters: {two: {head_address: 'two:1'}}")
+	until(t, "it is said", func() bool { p, _ := r.FileProblem(); return strings.Contains(p, "could not be saved") })
+	if got := names(r); got != "one/file/1" {
+		t.Errorf("got %s", got)
+	}
+	exec("ALTER TABLE elsewhere RENAME TO clusters")
+	until(t, "the file is applied", func() bool { p, _ := r.FileProblem(); return p == "" && names(r) == "two/file/1" })
+
+	pool.Close()
+	_, err := r.Put(t.Context(), spec(t, "c", `{"head_address": "h:1"}`), "", 0)
+	wantCode(t, err, ledger.ErrUnavailable)
+	wantCode(t, r.SaveStatus(t.Context(), map[string]clusters.Status{"two": {}}), ledger.ErrUnavailable)
+	_, err = r.History(t.Context(), "two", time.Now(), 1)
+	wantCode(t, err, ledger.ErrUnavailable)
 }

@@ -3,12 +3,14 @@ package clusters
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"reflect"
 	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/schedulemesh/schedulemesh/db/dbgen"
 	"github.com/schedulemesh/schedulemesh/ledger"
@@ -147,7 +149,7 @@ func (r *Registry) change(ctx context.Context, specs []Spec, everything bool, f 
 		return err
 	})
 	if err != nil || !written {
-		return err
+		return unavailable(err)
 	}
 	// It is done. Should the memory not follow at once, the poll makes it.
 	if err := r.reload(context.WithoutCancel(ctx)); err != nil {
@@ -155,6 +157,19 @@ func (r *Registry) change(ctx context.Context, specs []Spec, everything bool, f 
 		poke(r.wake)
 	}
 	return nil
+}
+
+// unavailable says of the database's failures what a caller can do; refusals and the ends of contexts stay as they are.
+func unavailable(err error) error {
+	var pg *pgconn.PgError
+	var known *ledger.Error
+	if err == nil || errors.As(err, &known) || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+		return err
+	}
+	if errors.As(err, &pg) && !slices.Contains([]string{"08", "40", "53", "57"}, pg.Code[:2]) {
+		return fmt.Errorf("clusters: %w", err)
+	}
+	return fmt.Errorf("%w: %w", refuse(ledger.ErrUnavailable, "the database cannot be reached right now: look whether the change was made, and try again"), err)
 }
 
 func (c *change) write() (bool, error) {
@@ -204,7 +219,7 @@ func (c *change) put(s Spec, actor string) error {
 		return nil
 	}
 	source := FromAPI
-	if row.Source == FromLocal {
+	if row.Source == FromLocal && s.HeadAddress == row.spec.HeadAddress && s.Dashboard == row.spec.Dashboard {
 		source = FromLocal // its addresses go on following the sidecar's
 	}
 	if row.Removed {
@@ -317,7 +332,7 @@ func (r *Registry) SaveStatus(ctx context.Context, status map[string]Status) err
 		return q.TellOfClusters(ctx)
 	})
 	if err != nil {
-		return err
+		return unavailable(err)
 	}
 	for _, s := range saved {
 		k, ok := r.known[s.Name]
@@ -347,7 +362,7 @@ func (r *Registry) Sample(ctx context.Context, samples map[string]Sample) error 
 		p.Jobs = append(p.Jobs, int32(s.Jobs))
 	}
 	if err := r.q.AddClusterSamples(ctx, p); err != nil {
-		return err
+		return unavailable(err)
 	}
 	r.mu.Lock()
 	due := time.Since(r.trimmed) > trimEvery
@@ -382,7 +397,7 @@ func (r *Registry) History(ctx context.Context, name string, since time.Time, po
 	}
 	rows, err := r.q.ClusterSamples(ctx, dbgen.ClusterSamplesParams{Cluster: name, Since: since})
 	if err != nil {
-		return nil, err
+		return nil, unavailable(err)
 	}
 	samples := make([]Sample, len(rows))
 	for i, row := range rows {
