@@ -132,7 +132,7 @@ type Filter struct {
 	JobID    string
 	Tags     []string          // all of them
 	Metadata map[string]string // all of them
-	Text     string            // in submission_id, job_id or entrypoint of the newest textAmong jobs
+	Text     string            // in submission_id, job_id or entrypoint of the newest 50,000 jobs
 	After    time.Time         // created at or after
 	Before   time.Time         // created before
 	Limit    int
@@ -143,6 +143,6 @@ type Filter struct {
 type Page struct {
 	Items []Job
 	Next  string
-	Total int            // of all pages, by state and all other filters; at most MostCounted of each state
+	Total int            // of all pages, by state and all other filters; at most MostCounted of each state, and with a filter among the newest 50,000
 	Count map[string]int // by state, of the other filters alone
 }

@@ -358,7 +358,7 @@ func (s *Service) Wait(ctx context.Context, id string, until func(Job) bool) (Jo
 // Bounds of what a list costs, however long the history is.
 const (
 	MostCounted = 10_000 // jobs of each state that are counted
-	textAmong   = 50_000 // of the newest jobs in which a text is looked for
+	lookedAmong = 50_000 // of the newest jobs in which a text is looked for, and what a filter selects is counted
 )
 
 // Find lists jobs, newest first.
@@ -367,12 +367,15 @@ func (s *Service) Find(ctx context.Context, f Filter) (Page, error) {
 	if f.Metadata != nil {
 		p.Metadata = asJSON(f.Metadata)
 	}
-	if f.Text != "" {
-		since, err := s.q.JobsSince(ctx, textAmong)
-		if err != nil {
+	var recent time.Time
+	if f.Text != "" || f.Cluster != "" || f.JobID != "" || len(f.Tags) > 0 || len(f.Metadata) > 0 {
+		var err error
+		if recent, err = s.q.JobsSince(ctx, lookedAmong); err != nil {
 			return Page{}, unavailable(err)
 		}
-		p.Since = since
+	}
+	if f.Text != "" {
+		p.Since = recent
 	}
 	if !f.After.IsZero() {
 		p.After = &f.After
@@ -391,7 +394,7 @@ func (s *Service) Find(ctx context.Context, f Filter) (Page, error) {
 	if err != nil {
 		return Page{}, unavailable(err)
 	}
-	counts, err := s.q.CountJobs(ctx, dbgen.CountJobsParams{Cluster: p.Cluster, JobID: p.JobID, Tags: p.Tags, Metadata: p.Metadata, Txt: p.Txt, Since: p.Since, After: p.After, Before: p.Before, Most: MostCounted})
+	counts, err := s.q.CountJobs(ctx, dbgen.CountJobsParams{Cluster: p.Cluster, JobID: p.JobID, Tags: p.Tags, Metadata: p.Metadata, Txt: p.Txt, Since: recent, After: p.After, Before: p.Before, Most: MostCounted})
 	if err != nil {
 		return Page{}, unavailable(err)
 	}

@@ -15,24 +15,24 @@ import (
 const countJobs = `-- name: CountJobs :many
 SELECT s.state::text AS state, (SELECT count(*) FROM (
     SELECT 1 FROM jobs
-    WHERE state = s.state
-      AND ($1::text = '' OR cluster = $1)
-      AND ($2::text = '' OR job_id = $2)
-      AND tags @> $3::text[] AND metadata @> $4::jsonb
-      AND ($5::text = '' OR created_at >= $6 AND (position(lower($5) IN lower(submission_id)) > 0 OR position(lower($5) IN lower(job_id)) > 0 OR position(lower($5) IN lower(entrypoint)) > 0))
+    WHERE state = s.state AND created_at >= $1
+      AND ($2::text = '' OR cluster = $2)
+      AND ($3::text = '' OR job_id = $3)
+      AND (cardinality($4::text[]) = 0 OR tags @> $4) AND ($5::jsonb = '{}' OR metadata @> $5)
+      AND ($6::text = '' OR position(lower($6) IN lower(submission_id)) > 0 OR position(lower($6) IN lower(job_id)) > 0 OR position(lower($6) IN lower(entrypoint)) > 0)
       AND ($7::timestamptz IS NULL OR created_at >= $7)
       AND ($8::timestamptz IS NULL OR created_at < $8)
-    LIMIT $9) x) AS n
+    ORDER BY created_at DESC LIMIT $9) x) AS n
 FROM unnest(ARRAY['QUEUED', 'SUBMITTING', 'PENDING', 'RUNNING', 'UNKNOWN', 'SUCCEEDED', 'FAILED', 'STOPPED']) AS s (state)
 `
 
 type CountJobsParams struct {
+	Since    time.Time
 	Cluster  string
 	JobID    string
 	Tags     []string
 	Metadata []byte
 	Txt      string
-	Since    time.Time
 	After    *time.Time
 	Before   *time.Time
 	Most     int32
@@ -43,15 +43,16 @@ type CountJobsRow struct {
 	N     int64
 }
 
-// Of each state, up to a limit: nobody waits until all of a long history is counted.
+// Of each state, up to a limit and no further back than since: nobody waits until all of a long history is counted.
+// The order has each state's own index walked.
 func (q *Queries) CountJobs(ctx context.Context, arg CountJobsParams) ([]CountJobsRow, error) {
 	rows, err := q.db.Query(ctx, countJobs,
+		arg.Since,
 		arg.Cluster,
 		arg.JobID,
 		arg.Tags,
 		arg.Metadata,
 		arg.Txt,
-		arg.Since,
 		arg.After,
 		arg.Before,
 		arg.Most,
@@ -123,7 +124,7 @@ SELECT uid, submission_id, job_id, entrypoint, runtime_env, metadata, tags, pref
 WHERE (cardinality($1::text[]) = 0 OR state = ANY ($1::text[]))
   AND ($2::text = '' OR cluster = $2)
   AND ($3::text = '' OR job_id = $3)
-  AND tags @> $4::text[] AND metadata @> $5::jsonb
+  AND (cardinality($4::text[]) = 0 OR tags @> $4) AND ($5::jsonb = '{}' OR metadata @> $5)
   AND ($6::text = '' OR created_at >= $7 AND (position(lower($6) IN lower(submission_id)) > 0 OR position(lower($6) IN lower(job_id)) > 0 OR position(lower($6) IN lower(entrypoint)) > 0))
   AND ($8::timestamptz IS NULL OR created_at >= $8)
   AND ($9::timestamptz IS NULL OR created_at < $9)
@@ -456,7 +457,7 @@ const jobsSince = `-- name: JobsSince :one
 SELECT coalesce((SELECT created_at FROM jobs ORDER BY created_at DESC OFFSET $1 LIMIT 1), '1970-01-01')::timestamptz
 `
 
-// When the oldest of the newest so many jobs was taken: text is looked for no further back.
+// When the oldest of the newest so many jobs was taken: what is costly to look for is looked for no further back.
 func (q *Queries) JobsSince(ctx context.Context, newest int32) (time.Time, error) {
 	row := q.db.QueryRow(ctx, jobsSince, newest)
 	var column_1 time.Time

@@ -69,7 +69,7 @@ SELECT * FROM jobs
 WHERE (cardinality(@states::text[]) = 0 OR state = ANY (@states::text[]))
   AND (@cluster::text = '' OR cluster = @cluster)
   AND (@job_id::text = '' OR job_id = @job_id)
-  AND tags @> @tags::text[] AND metadata @> @metadata::jsonb
+  AND (cardinality(@tags::text[]) = 0 OR tags @> @tags) AND (@metadata::jsonb = '{}' OR metadata @> @metadata)
   AND (@txt::text = '' OR created_at >= @since AND (position(lower(@txt) IN lower(submission_id)) > 0 OR position(lower(@txt) IN lower(job_id)) > 0 OR position(lower(@txt) IN lower(entrypoint)) > 0))
   AND (sqlc.narg(after)::timestamptz IS NULL OR created_at >= sqlc.narg(after))
   AND (sqlc.narg(before)::timestamptz IS NULL OR created_at < sqlc.narg(before))
@@ -77,21 +77,22 @@ WHERE (cardinality(@states::text[]) = 0 OR state = ANY (@states::text[]))
 ORDER BY created_at DESC, uid DESC LIMIT @row_limit;
 
 -- name: CountJobs :many
--- Of each state, up to a limit: nobody waits until all of a long history is counted.
+-- Of each state, up to a limit and no further back than since: nobody waits until all of a long history is counted.
+-- The order has each state's own index walked.
 SELECT s.state::text AS state, (SELECT count(*) FROM (
     SELECT 1 FROM jobs
-    WHERE state = s.state
+    WHERE state = s.state AND created_at >= @since
       AND (@cluster::text = '' OR cluster = @cluster)
       AND (@job_id::text = '' OR job_id = @job_id)
-      AND tags @> @tags::text[] AND metadata @> @metadata::jsonb
-      AND (@txt::text = '' OR created_at >= @since AND (position(lower(@txt) IN lower(submission_id)) > 0 OR position(lower(@txt) IN lower(job_id)) > 0 OR position(lower(@txt) IN lower(entrypoint)) > 0))
+      AND (cardinality(@tags::text[]) = 0 OR tags @> @tags) AND (@metadata::jsonb = '{}' OR metadata @> @metadata)
+      AND (@txt::text = '' OR position(lower(@txt) IN lower(submission_id)) > 0 OR position(lower(@txt) IN lower(job_id)) > 0 OR position(lower(@txt) IN lower(entrypoint)) > 0)
       AND (sqlc.narg(after)::timestamptz IS NULL OR created_at >= sqlc.narg(after))
       AND (sqlc.narg(before)::timestamptz IS NULL OR created_at < sqlc.narg(before))
-    LIMIT @most) x) AS n
+    ORDER BY created_at DESC LIMIT @most) x) AS n
 FROM unnest(ARRAY['QUEUED', 'SUBMITTING', 'PENDING', 'RUNNING', 'UNKNOWN', 'SUCCEEDED', 'FAILED', 'STOPPED']) AS s (state);
 
 -- name: JobsSince :one
--- When the oldest of the newest so many jobs was taken: text is looked for no further back.
+-- When the oldest of the newest so many jobs was taken: what is costly to look for is looked for no further back.
 SELECT coalesce((SELECT created_at FROM jobs ORDER BY created_at DESC OFFSET @newest LIMIT 1), '1970-01-01')::timestamptz;
 
 -- name: JobEvents :many
