@@ -190,6 +190,7 @@ type JobForm struct {
 	Reserve, Priority, QueueTimeout  string
 	MaxRetries, RetryOn              string
 	RuntimeEnv, Metadata, Tags       string
+	Like                             string // the job whose values stand where RuntimeEnv has Masked ones
 
 	Errors   Errors
 	Clusters []string // to choose from
@@ -205,7 +206,8 @@ type NewJob struct {
 	QueueTimeout                    time.Duration
 	MaxRetries                      int
 	RetryOn                         []string
-	RuntimeEnv                      json.RawMessage
+	RuntimeEnv                      json.RawMessage // may hold Masked values, which stand for those of Like
+	Like                            string
 	Metadata                        map[string]string
 	Tags                            []string
 }
@@ -225,7 +227,7 @@ func ReadJobForm(v url.Values) JobForm {
 	return JobForm{
 		Entrypoint: g("entrypoint"), SubmissionID: g("submission_id"), JobID: g("job_id"), Preferred: g("preferred_cluster"),
 		CPU: g("cpu"), GPU: g("gpu"), Memory: g("memory"), OtherResources: g("resources"), Reserve: g("reserve"), Priority: g("priority"), QueueTimeout: g("queue_timeout"),
-		MaxRetries: g("max_retries"), RetryOn: g("retry_on"), RuntimeEnv: g("runtime_env"), Metadata: g("metadata"), Tags: g("tags"),
+		MaxRetries: g("max_retries"), RetryOn: g("retry_on"), RuntimeEnv: g("runtime_env"), Metadata: g("metadata"), Tags: g("tags"), Like: g("like"),
 	}
 }
 
@@ -233,7 +235,7 @@ func ReadJobForm(v url.Values) JobForm {
 func (f JobForm) Parse() (NewJob, Errors) {
 	e := Errors{}
 	required(e, "entrypoint", f.Entrypoint, "Say what to run, for example python /home/me/train.py --epochs 3.")
-	j := NewJob{Entrypoint: f.Entrypoint, SubmissionID: f.SubmissionID, JobID: f.JobID, Preferred: f.Preferred, Priority: 5, Tags: TagsOf(f.Tags)}
+	j := NewJob{Entrypoint: f.Entrypoint, SubmissionID: f.SubmissionID, JobID: f.JobID, Preferred: f.Preferred, Priority: 5, Tags: TagsOf(f.Tags), Like: f.Like}
 	j.Request = resources(e, f.CPU, f.GPU, f.Memory, f.OtherResources)
 	j.Reserve = oneOf(e, "reserve", f.Reserve, "entrypoint", "none")
 	if f.Priority != "" {
@@ -406,4 +408,12 @@ func (w JobPlacement) restWords() string {
 		out[i] = n.Value + " " + n.Key
 	}
 	return "All others: " + strings.Join(out, " · ")
+}
+
+func jobEnvHelp(f JobForm) string {
+	s := "Goes before the cluster's own. Directories must be URIs here; the Python client uploads local ones."
+	if strings.Contains(f.RuntimeEnv, Masked) {
+		s += " “" + Masked + "” stands for what " + Cut(f.Like, 60) + " had."
+	}
+	return s
 }

@@ -1,6 +1,7 @@
 package view
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -342,7 +343,11 @@ func (v *View) putCluster(ctx context.Context, c web.ClusterSpec, was json.RawMe
 		doc["token"] = map[string]string{"file": c.TokenFile}
 	}
 	if len(c.RuntimeEnv) > 0 {
-		doc["runtime_env"] = web.Unmask(c.RuntimeEnv, was)
+		env := web.Unmask(c.RuntimeEnv, was)
+		if bytes.Contains(env, []byte(web.Masked)) {
+			return invalid("runtime_env", "It has "+web.Masked+" where there is nothing to put in its place; type the value.")
+		}
+		doc["runtime_env"] = env
 	}
 	text, err := json.Marshal(doc)
 	if err != nil {

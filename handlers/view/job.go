@@ -51,10 +51,7 @@ func (v *View) Job(ctx context.Context, id string) (web.Job, error) {
 		again.RetryOn = j.RetryOn[0]
 	}
 	again.SetRequest(resources(j.Requirements))
-	if hidden[0] == 0 { // values that are not shown cannot be submitted again from a form
-		again.RuntimeEnv = out.Env
-		out.Again = &again
-	}
+	again.RuntimeEnv, again.Like, out.Again = out.Env, id, &again
 	return out, nil
 }
 

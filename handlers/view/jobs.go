@@ -1,6 +1,7 @@
 package view
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -145,6 +146,16 @@ var jobFields = []string{
 func (v *View) SubmitJob(ctx context.Context, n web.NewJob) (string, error) {
 	if err := v.noJobs(); err != nil {
 		return "", err
+	}
+	if n.Like != "" {
+		like, err := v.o.Jobs.Job(ctx, n.Like)
+		if err != nil && !errors.Is(err, jobs.ErrUnknownJob) {
+			return "", v.refused(ctx, err)
+		}
+		n.RuntimeEnv = web.Unmask(n.RuntimeEnv, like.RuntimeEnv)
+	}
+	if bytes.Contains(n.RuntimeEnv, []byte(web.Masked)) {
+		return "", invalid("runtime_env", "It has "+web.Masked+" where there is nothing to put in its place; type the value.")
 	}
 	timeout := n.QueueTimeout.Seconds()
 	body := api.NewJob{Entrypoint: n.Entrypoint, SubmissionID: n.SubmissionID, JobID: n.JobID, RuntimeEnv: n.RuntimeEnv, Metadata: n.Metadata, Tags: n.Tags, PreferredCluster: n.Preferred,

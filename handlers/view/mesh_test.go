@@ -134,8 +134,19 @@ func TestAJobsPageTellsItsWholeLife(t *testing.T) {
 	if strings.Contains(j.Env+j.Merged, "s3cret") || strings.Contains(j.Env+j.Merged, "c1uster") {
 		t.Errorf("a secret is shown: %s %s", j.Env, j.Merged)
 	}
-	if j.Again != nil {
-		t.Error("it could be submitted again without values that are not shown")
+	again, errs := j.Again.Parse()
+	if again.SubmissionID = "again"; len(errs) > 0 || strings.Contains(string(again.RuntimeEnv), "s3cret") {
+		t.Fatalf("again %+v, %v", j.Again, errs)
+	}
+	again.Preferred, again.Request = "", web.Resources{}
+	_, err := m.view.SubmitJob(t.Context(), again)
+	m.must(err)
+	if same, err := m.jobs.Job(t.Context(), "again"); err != nil || !strings.Contains(string(same.RuntimeEnv), "s3cret") {
+		t.Errorf("submitted again with %s, %v", same.RuntimeEnv, err)
+	}
+	again.Like, again.SubmissionID = "", "lost"
+	if _, err := m.view.SubmitJob(t.Context(), again); err == nil {
+		t.Error("a masked value was taken for a value")
 	}
 	if j.Why == nil || j.Why.Cluster != "cpu" || j.Why.Score <= 0 || len(j.Why.Parts) != 5 || len(j.Why.Others) != 1 || j.Why.Others[0].Cluster != "small" || len(j.Why.Not) != 0 {
 		t.Errorf("why %+v", j.Why)
@@ -187,8 +198,8 @@ func TestAJobsPageTellsItsWholeLife(t *testing.T) {
 	if err := m.view.StopJob(t.Context(), "second"); err == nil || !strings.Contains(err.Error(), "second is stopped already") {
 		t.Errorf("stopping it again: %v", err)
 	}
-	if again := m.job("second").Again; again == nil || again.CPU != "2" || again.Entrypoint != "python /srv/second.py" || again.QueueTimeout != "1 h" {
-		t.Errorf("again %+v", again)
+	if f := m.job("second").Again; f == nil || f.CPU != "2" || f.Entrypoint != "python /srv/second.py" || f.QueueTimeout != "1 h" {
+		t.Errorf("again %+v", f)
 	}
 }
 
