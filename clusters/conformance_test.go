@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -18,13 +19,13 @@ import (
 
 func TestTheStandInAnswersAsRayDoes(t *testing.T) {
 	t.Parallel()
-	c := clustertest.New(t, clustertest.Options{CPUs: 8, Memory: 16 << 30, StartTakes: 10 * time.Millisecond, StopTakes: 20 * time.Millisecond, Fate: like})
-	conform(t, c.URL)
+	c := clustertest.New(t, clustertest.Options{CPUs: 8, Memory: 16 << 30, Token: "secret", StartTakes: 10 * time.Millisecond, StopTakes: 20 * time.Millisecond, Fate: like})
+	conform(t, c.URL, "secret")
 }
 
 func TestRayAnswersAsWeExpect(t *testing.T) {
 	t.Parallel()
-	conform(t, clustertest.Dashboard(t))
+	conform(t, clustertest.Dashboard(t), os.Getenv("SCHEDULEMESH_TEST_RAY_TOKEN"))
 }
 
 // like does in the stand-in what the entrypoints below do in a shell.
@@ -57,10 +58,13 @@ const patience = 60 * time.Second
 // dashboard is one under test.
 type dashboard struct {
 	*clusters.Ray
-	ctx context.Context
+	ctx   context.Context
+	token func() (string, error)
 }
 
-func conform(t *testing.T, url string) {
+// conform checks a dashboard that wants this token ("": none).
+func conform(t *testing.T, url, secret string) {
+	token := func() (string, error) { return secret, nil }
 	for name, check := range map[string]func(*testing.T, *dashboard){
 		"it says its version and its session": func(t *testing.T, d *dashboard) {
 			v, err := d.Version(d.ctx)
@@ -96,7 +100,7 @@ func conform(t *testing.T, url string) {
 			t.Parallel()
 			ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
 			t.Cleanup(cancel)
-			check(t, &dashboard{clusters.NewRay(url, nil, clusters.RayOptions{}), ctx})
+			check(t, &dashboard{clusters.NewRay(url, token, clusters.RayOptions{}), ctx, token})
 		})
 	}
 }
@@ -337,7 +341,7 @@ func followed(t *testing.T, d *dashboard) {
 	if all := follow("far, over", 0); all != far || !strings.Contains(far, "größe 1\n") {
 		t.Errorf("%q, then %q", far, all)
 	}
-	d.Ray = clusters.NewRay(d.Base(), nil, clusters.RayOptions{})
+	d.Ray = clusters.NewRay(d.Base(), d.token, clusters.RayOptions{})
 	if near := follow("near", 10); near != far[10:] {
 		t.Errorf("%q", near)
 	}
