@@ -260,7 +260,8 @@ func reserved(t *testing.T, d *dashboard) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if s.Used.CPU%1000 == 300 && s.Used.Memory == 101 {
+		// Others may use the same Ray.
+		if s.Used.CPU >= 300 && s.Used.Memory >= 101 {
 			if !s.Nodes[0].Used.Equal(s.Used) {
 				t.Errorf("the only node: %v, all: %v", s.Nodes[0].Used, s.Used)
 			}
