@@ -21,6 +21,7 @@ from typing import Any
 import pytest
 
 from conftest import until
+from dashboard import Dashboard
 from schedulemesh import cli, local
 from schedulemesh.cli import output
 from schedulemesh.client import Client
@@ -365,6 +366,13 @@ def test_a_pool_is_held_drained_and_resumed(run: Run, pool: str, space: str) -> 
         ("preempt", "name a task"),
         ("completion powershell", "bash"),
         ("policy show three", "three"),
+        ("jobs submit", "Missing argument"),
+        ("jobs submit python x.py", "is a relative path"),
+        ("jobs submit --runtime-env {x true", "--runtime-env is not JSON"),
+        ("jobs submit --runtime-env /no/file true", "neither JSON nor a file"),
+        ("jobs submit --working-dir /no/where true", "there is no /no/where"),
+        ("jobs submit --cpu -1 true", "must be a number of at least 0"),
+        ("jobs --state SLEEPING", "QUEUED, SUBMITTING"),
     ],
 )
 def test_a_wrong_command_line_ends_with_two(run: Run, arguments: str, words: str) -> None:
@@ -859,6 +867,110 @@ def test_colours_are_for_terminals_only(pool: str, run: Run, terminal: Callable[
     assert "\x1b[" not in terminal("pools", NO_COLOR="1").read_until("tier=standard")
 
 
+# Jobs, and the clusters they may go to: a stand-in, which runs them here.
+
+
+@pytest.fixture(scope="module")
+def cluster(address: str) -> Iterator[Dashboard]:
+    """A cluster of 16 cores that is called `here`, beside one that is not there."""
+    found = Dashboard(16)
+    with client() as asked:
+        asked.import_clusters(
+            f"clusters:\n  here: {{head_address: '127.0.0.1:1', dashboard: '{found.url}'}}\n"
+            "  away: {head_address: '127.0.0.1:9', dashboard: 'http://127.0.0.1:9'}\n"
+        )
+        until(lambda: [c["state"] for c in asked.clusters()] == ["unhealthy", "healthy"])
+        yield found
+        until(lambda: not any(asked.cluster("here")["jobs"].values()), 60)
+        for name in ("here", "away"):
+            asked.delete_cluster(name)
+    found.close()
+
+
+def test_a_job_is_submitted_shown_and_read(run: Run, cluster: Dashboard, tmp_path: Path) -> None:
+    (tmp_path / "main.py").write_text("import os; print('hello', os.environ['WHO'])")
+    code, out, err = run(
+        "jobs", "submit", "--id", "cli-1", "--job-id", "greeting", "--tag", "t1", "--metadata", "user=alice",
+        "--cpu", "2", "--memory", "1GiB", "--env", "WHO=you", "--working-dir", str(tmp_path),
+        "--cluster", "nowhere",
+        "--wait", "--", sys.executable, "-m", "main",
+    )  # fmt: skip
+    assert (code, out) == (0, "Job cli-1 is SUCCEEDED on here.\n")
+    assert 'there is no cluster "nowhere"' in err
+    sent = cluster.submitted["cli-1"]
+    assert (sent["entrypoint_num_cpus"], sent["entrypoint_memory"]) == (2, 1 << 30)
+    assert good(run("logs", "cli-1")) == "hello you\n"
+    assert good(run("logs", "-f", "cli-1")) == "hello you\n"
+    shown = good(run("jobs", "show", "cli-1"))
+    for words in ("greeting", "SUCCEEDED", "2 CPU, 1 GiB", "user=alice", "succeeded", "not away:"):
+        assert words in shown
+    assert parsed(run("jobs", "show", "cli-1", "--json"))["tags"] == ["t1"]
+    for narrowed in (
+        ("--tag", "t1"),
+        ("--metadata", "user=alice"),
+        ("--job-id", "greeting"),
+        ("-q", "cli-1"),
+    ):
+        assert [job["submission_id"] for job in parsed(run("jobs", *narrowed, "--json"))] == ["cli-1"]
+    assert rows(good(run("jobs", "--state", "succeeded", "--cluster", "here", "--tag", "t1")))[1][:4] == [
+        "cli-1", "greeting", "SUCCEEDED", "here",
+    ]  # fmt: skip
+    assert good(run("jobs", "--tag", "nobody")) == "There are no such jobs.\n"
+
+
+def test_a_job_that_fails_and_one_that_is_stopped(run: Run, cluster: Dashboard) -> None:
+    code, out, _ = run("jobs", "submit", "--id", "cli-2", "--wait", "exit 3")
+    assert code == 1
+    assert "Job cli-2 is FAILED on here" in out
+    assert "cli-3" in good(run("jobs", "submit", "--id", "cli-3", "sleep", "600"))
+    code, _, err = run("jobs", "wait", "cli-3", "--timeout", "0.5")
+    assert code == 1
+    assert "cli-3 is" in err
+    stopped = run("jobs", "stop", "cli-3", "cli-none", "--wait")
+    assert stopped[0] == 1
+    assert "Job cli-3 is STOPPED on here" in stopped[1]
+    assert "cli-none" in stopped[2]
+    code, out, _ = run("jobs", "wait", "cli-2", "cli-3", "--json")
+    assert (code, [job["state"] for job in json.loads(out)]) == (1, ["FAILED", "STOPPED"])
+
+
+def test_output_is_followed_while_it_comes(run: Run, cluster: Dashboard) -> None:
+    say = "import time\nfor n in range(3):\n    print('line', n, flush=True)\n    time.sleep(0.2)"
+    good(run("jobs", "submit", "--id", "cli-4", "--", sys.executable, "-c", say))
+    assert good(run("logs", "-f", "cli-4")) == "line 0\nline 1\nline 2\n"
+    assert good(run("logs", "cli-4", "--tail", "1")) == "line 2\n"
+    assert good(run("logs", "cli-4", "--tail", "0")) == ""
+    pieces = [json.loads(line) for line in good(run("logs", "cli-4", "--json")).splitlines()]
+    assert "".join(piece["text"] for piece in pieces) == "line 0\nline 1\nline 2\n"
+
+
+def test_clusters_are_listed_held_and_resumed(run: Run, cluster: Dashboard) -> None:
+    listed = rows(good(run("clusters")))
+    assert listed[0][:5] == ["CLUSTER", "STATE", "HEALTH", "JOBS", "CPU"]
+    assert [row[:2] for row in listed[1:]] == [["away", "unhealthy"], ["here", "healthy"]]
+    assert "healthy, held" in good(run("clusters", "hold", "here", "--reason", "new drivers"))
+    assert "new drivers" in good(run("clusters", "show", "here"))
+    assert "QUEUED" in good(run("jobs", "submit", "--id", "cli-5", "true"))
+    assert "held" not in good(run("clusters", "resume", "here"))
+    assert good(run("jobs", "wait", "cli-5")) == "Job cli-5 is SUCCEEDED on here.\n"
+    refused(run("clusters", "show", "nowhere"), "nowhere")
+
+
+def test_a_configuration_is_imported_or_refused_with_its_place(
+    run: Run, cluster: Dashboard, tmp_path: Path
+) -> None:
+    file = tmp_path / "clusters.yaml"
+    file.write_text("clusters:\n  third:\n    head_address: '127.0.0.1:9'\n    weight: 0.5\n")
+    assert "third" in good(run("clusters", "import", str(file)))
+    assert parsed(run("clusters", "show", "third", "--json"))["weight"] == 0.5
+    assert good(run("clusters", "delete", "third")) == "Cluster third is gone.\n"
+    file.write_text("clusters:\n  third:\n    head_address: '127.0.0.1:9'\n    weight: heavy\n")
+    refused(run("clusters", "import", str(file)), f"{file}:4:13: ", "weight")
+    refused(run("clusters", "import", str(tmp_path / "none.yaml")), "none.yaml cannot be read")
+    file.write_bytes(b"\xff\xfe")
+    refused(run("clusters", "import", str(file)), "cannot be read")
+
+
 # The shell.
 
 
@@ -880,10 +992,11 @@ def test_completion_scripts_are_valid(run: Run) -> None:
         ("tasks show t", ["t1"]),
         ("submit --pool ", ["train"]),
         ("completion ba", ["bash"]),
+        ("clusters show h", ["here"]),
     ],
 )
 def test_the_shell_completes_names_the_server_knows(
-    run: Run, pool: str, line: str, wanted: list[str]
+    run: Run, pool: str, cluster: Dashboard, line: str, wanted: list[str]
 ) -> None:
     running(run, "t1", "--cpu", "1")
     words = ["schedulemesh", *line.split(" ")]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import IO, TYPE_CHECKING
+from typing import TYPE_CHECKING
 
 import click
 
@@ -126,18 +126,19 @@ def resume(settings: Settings, name: str) -> None:
 
 
 @clusters.command("import")
-@click.argument("file", type=click.File("r", encoding="utf-8", lazy=True))
+@click.argument("file", type=click.Path(allow_dash=True))
 @pass_settings
-def import_command(settings: Settings, file: IO[str]) -> None:
+def import_command(settings: Settings, file: str) -> None:
     """Make or change the clusters that a clusters.yaml names; none is removed. - is the standard input."""
     from schedulemesh.errors import Invalid
 
     try:
-        text = file.read()
-    except UnicodeDecodeError as error:
-        raise click.ClickException(f"{file.name} is not text in UTF-8: {error}") from None
+        with click.open_file(file, encoding="utf-8") as opened:
+            text = opened.read()
+    except (OSError, UnicodeDecodeError) as error:
+        raise click.ClickException(f"{file} cannot be read: {error}") from None
     try:
-        found = settings.client().import_clusters(text, file=file.name)
+        found = settings.client().import_clusters(text, file="" if file == "-" else file)
     except Invalid as error:
         raise click.ClickException(str(error)) from None
     if settings.json:
