@@ -17,9 +17,6 @@ import (
 const (
 	logLimit    = 64 << 10 // bytes, unless said
 	maxLogLimit = 1 << 20
-	// openAfter is when a stream begins although nothing is there to be told. Until then a refusal can still
-	// be a proper answer.
-	openAfter = 300 * time.Millisecond
 )
 
 // JobLog is a piece of what a job printed.
@@ -47,7 +44,7 @@ func (a *API) registerJobLogs(v1 chi.Router) {
 	h.Parameters = []*huma.Param{
 		{Name: "submission_id", In: "path", Required: true, Description: "Its submission_id, percent-encoded.", Schema: text, Example: "sub_0197a2b46d1e7c3f"},
 		{Name: "offset", In: "query", Description: "First byte; negative: that many bytes from the end.", Schema: number},
-		{Name: "limit", In: "query", Description: "The most bytes, 1 to 1048576; 65536 when left out, with tail 1048576.", Schema: number},
+		{Name: "limit", In: "query", Description: "The most bytes, 1 to 1048576; 65536 when left out, with tail and of the first piece of a stream 1048576.", Schema: number},
 		{Name: "tail", In: "query", Description: "The last this many lines, instead of offset.", Schema: number},
 		{Name: "follow", In: "query", Description: "true: a stream that goes on until the job is over, from offset or tail on.", Schema: &huma.Schema{Type: huma.TypeBoolean}},
 		{Name: "Last-Event-ID", In: "header", Description: "Of a stream: the offset to go on from; it wins.", Schema: number},
@@ -90,7 +87,7 @@ func (a *API) jobLogs(w http.ResponseWriter, r *http.Request) {
 
 func readLogQuery(r *http.Request) (q logQuery, err error) {
 	var f faults
-	q = logQuery{id: pathParam(r, "submission_id"), limit: logLimit}
+	q = logQuery{id: pathParam(r, "submission_id")}
 	f.name("path", "submission_id", q.id)
 	number := func(location, name, s string, least, most int64) int64 {
 		n, err := strconv.ParseInt(s, 10, 64)
@@ -101,11 +98,8 @@ func readLogQuery(r *http.Request) (q logQuery, err error) {
 	}
 	const huge = 1 << 50
 	values := r.URL.Query()
-	if values.Has("tail") {
-		q.limit = maxLogLimit
-		if values.Has("offset") {
-			f.add("query", "tail", "comes together with offset; send one of them")
-		}
+	if values.Has("tail") && values.Has("offset") {
+		f.add("query", "tail", "comes together with offset; send one of them")
 	}
 	for k := range values {
 		switch v := values.Get(k); k {
@@ -121,6 +115,11 @@ func readLogQuery(r *http.Request) (q logQuery, err error) {
 			}
 		default:
 			f.add("query", k, "there is no such parameter here")
+		}
+	}
+	if q.limit == 0 {
+		if q.limit = logLimit; q.tail > 0 || q.follow {
+			q.limit = maxLogLimit
 		}
 	}
 	if last := r.Header.Get("Last-Event-Id"); last != "" && q.follow {
@@ -152,78 +151,68 @@ func lastLines(text string, n int64) string {
 	return text[end+1:]
 }
 
-// followLogs streams what a job prints. It ends with the job, with the request's context (the server ends those
-// when it stops), when the reader takes nothing any more, or when the cluster cannot be read: the reader then
-// connects again with Last-Event-ID and, if that is still so, is told. One piece at a time is in memory.
+// followLogs streams what a job printed and prints. What can be refused is refused before the stream begins. It
+// ends with the job, with the request's context (the server ends those when it stops), when the reader takes
+// nothing any more, or when the cluster cannot be read: the reader then connects again with Last-Event-ID and, if
+// that is still so, is told. One piece at a time is in memory.
 func (a *API) followLogs(w http.ResponseWriter, r *http.Request, q logQuery) {
 	ctx, cancel := context.WithCancel(r.Context())
 	defer cancel()
-	pieces, over := make(chan jobs.Log), make(chan error, 1)
-	give := func(l jobs.Log) error {
-		select {
-		case pieces <- l:
-			return nil
-		case <-ctx.Done():
-			return ctx.Err()
+	l, err := a.readLog(ctx, q)
+	if err != nil {
+		refuse(w, r, err)
+		return
+	}
+	s := newSSE(w)
+	next := l.Next
+	piece := func(l jobs.Log) {
+		if next = l.Next; l.Text != "" {
+			s.event("log", next, jobLog(l))
 		}
 	}
-	go func() {
-		over <- a.follow(ctx, q, give)
-	}()
+	end := func() {
+		s.event("end", next, struct {
+			Next int64 `json:"next"`
+		}{next})
+		s.send()
+	}
+	if piece(l); l.Ended {
+		end()
+		return
+	}
+	if !s.send() {
+		return
+	}
 
-	open := time.NewTimer(openAfter)
-	defer open.Stop()
+	pieces, over := make(chan jobs.Log), make(chan error, 1)
+	go func() {
+		over <- a.jobs.Follow(ctx, q.id, l.Next, func(l jobs.Log) error {
+			select {
+			case pieces <- l:
+				return nil
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		})
+	}()
 	beat := time.NewTicker(a.heartbeat)
 	defer beat.Stop()
-	s := newSSE(w)
-	next := q.offset
 	for {
-		var sent bool
 		select {
 		case <-ctx.Done():
 			return
-		case <-open.C:
-			sent = s.send()
 		case <-beat.C:
 			s.alive()
-			sent = s.send()
 		case l := <-pieces:
-			next = l.Next
-			if l.Text == "" {
-				continue
-			}
-			s.event("log", l.Next, jobLog(l))
-			sent = s.send()
+			piece(l)
 		case err := <-over:
-			switch {
-			case ctx.Err() != nil:
-			case err != nil && !s.begun:
-				refuse(w, r, err)
-			case err == nil:
-				s.event("end", next, struct {
-					Next int64 `json:"next"`
-				}{next})
-				s.send()
+			if err == nil && ctx.Err() == nil {
+				end()
 			}
 			return
 		}
-		if !sent {
+		if !s.send() {
 			return
 		}
 	}
-}
-
-// follow hands over what is there and then what comes.
-func (a *API) follow(ctx context.Context, q logQuery, give func(jobs.Log) error) error {
-	if q.tail > 0 || q.offset < 0 {
-		l, err := a.readLog(ctx, q)
-		if err == nil {
-			err = give(l)
-		}
-		if err != nil || l.Ended {
-			return err
-		}
-		q.offset = l.Next
-	}
-	return a.jobs.Follow(ctx, q.id, q.offset, give)
 }

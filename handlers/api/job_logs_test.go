@@ -122,15 +122,15 @@ func TestFollowingALog(t *testing.T) {
 	if ct := res.Header.Get("Content-Type"); res.StatusCode != 200 || ct != "text/event-stream" || res.Header.Get("X-Accel-Buffering") != "no" {
 		t.Fatalf("%d %v", res.StatusCode, res.Header)
 	}
-	if f.call != "Follow" || arg[int64](t, f, 1) != 3 {
-		t.Errorf("asked %s %v", f.call, f.args)
-	}
 	for e, _ := s.next(true); e.id != "alive"; e, _ = s.next(true) {
 		if e.name != "comment" {
 			t.Fatalf("%+v before a sign of life", e)
 		}
 	}
 	more <- jobs.Log{Text: "", Next: 3}
+	if f.call != "Follow" || arg[int64](t, f, 1) != 3 {
+		t.Errorf("asked %s %v", f.call, f.args)
+	}
 	more <- jobs.Log{Text: "step 1\r\n\u2028event: end\n\n", Next: 27}
 	e, _ := s.next(false)
 	if e.name != "log" || e.id != "27" || e.data["text"] != "step 1\r\n\u2028event: end\n\n" || e.data["next"] != 27.0 {

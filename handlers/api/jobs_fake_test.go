@@ -80,7 +80,11 @@ func (f fakeJobs) Events(_ context.Context, id string) ([]jobs.Event, error) {
 }
 
 func (f fakeJobs) Logs(_ context.Context, id string, offset, limit int64) (jobs.Log, error) {
-	return f.log, f.asked("Logs", "", id, offset, limit)
+	l := f.log
+	if l == (jobs.Log{}) {
+		l.Next = max(offset, 0) // nothing there yet
+	}
+	return l, f.asked("Logs", "", id, offset, limit)
 }
 
 func (f fakeJobs) Follow(ctx context.Context, id string, offset int64, give func(jobs.Log) error) error {
