@@ -262,7 +262,9 @@ func TestConfigurationsThatAreMadeToExhaustAreRefusedInTime(t *testing.T) {
 		}
 	}
 	// While what people have is fine.
-	ten := "clusters:\n" + many(9000, func(i int) string { return fmt.Sprintf("  c%d:\n    head_address: 'h%d:10001'\n    weight: 1.5\n    tags: [a]\n", i, i) })
+	ten := "clusters:\n" + many(9000, func(i int) string {
+		return fmt.Sprintf("  c%d:\n    head_address: 'h%d:10001'\n    weight: 1.5\n    tags: [a]\n", i, i)
+	})
 	if got := read(t, ten); len(got) != 9000 {
 		t.Errorf("%d clusters", len(got))
 	}
