@@ -340,6 +340,8 @@ func (j Job) emptyLog() string {
 	switch {
 	case j.Started.IsZero() && !j.Live():
 		return "It never ran, so it printed nothing."
+	case j.Log.Offset > 0:
+		return "It has not printed that much."
 	case j.Live():
 		return "It has printed nothing yet."
 	}
