@@ -94,7 +94,7 @@ func TestAClusterIsSeenAndItsStatusKept(t *testing.T) {
 	cluster := clustertest.New(t, clustertest.Options{CPUs: 8, Memory: 1 << 30, Resources: map[string]float64{"my_res": 2}})
 	w.put("a", cluster.URL)
 	s := w.await("a", in(clusters.Healthy))
-	if s.Score != 1 || s.Breaker != clusters.Closed || s.Session != cluster.Session() || s.Version != "2.60.0" || s.Total.CPU != 8000 || s.Total.Get("my_res") != 2000 || s.Since.IsZero() || s.SeenAt.IsZero() {
+	if s.Score <= 0.5 || s.Breaker != clusters.Closed || s.Session != cluster.Session() || s.Version != "2.60.0" || s.Total.CPU != 8000 || s.Total.Get("my_res") != 2000 || s.Since.IsZero() || s.SeenAt.IsZero() {
 		t.Errorf("%+v", s)
 	}
 	since := s.Since
@@ -154,7 +154,7 @@ func TestASilentClusterIsUnhealthyAndLeftAlone(t *testing.T) {
 		t.Error("it was called while the breaker was open")
 	}
 	s = w.await("a", in(clusters.Healthy))
-	if s.Breaker != clusters.Closed || s.Score == 0 || s.Score == 1 || !strings.Contains(strings.Join(s.Reasons, ","), "probes failed") || !s.RetryAt.IsZero() || s.Error != "" {
+	if s.Breaker != clusters.Closed || s.Score <= 0 || s.Score >= 1 || !strings.Contains(strings.Join(s.Reasons, ","), "probes failed") || !s.RetryAt.IsZero() || s.Error != "" {
 		t.Errorf("%+v", s)
 	}
 	if _, err := ray.Version(t.Context()); err != nil {
@@ -207,7 +207,7 @@ func TestOnlyWhatTheClusterIsToBlameForOpensTheBreaker(t *testing.T) {
 
 func TestWhatIsWrongWithAClusterIsSaid(t *testing.T) {
 	t.Parallel()
-	w := watch(t, open(t, database(t)), clusters.WatcherOptions{Timeout: 300 * time.Millisecond})
+	w := watch(t, open(t, database(t)), clusters.WatcherOptions{Timeout: time.Second})
 	for name, c := range map[string]struct {
 		o     clustertest.Options
 		fault clustertest.Fault
@@ -217,7 +217,7 @@ func TestWhatIsWrongWithAClusterIsSaid(t *testing.T) {
 		"token":    {clustertest.Options{Token: "secret"}, clustertest.Fault{}, "needs a token"},
 		"garbage":  {clustertest.Options{}, clustertest.Fault{Kind: clustertest.Garbage}, "Welcome to nginx!"},
 		"broken":   {clustertest.Options{}, clustertest.Fault{Kind: clustertest.Fail, Path: "/api/cluster_status", Body: "oh no"}, "answered 500: oh no"},
-		"hanging":  {clustertest.Options{}, clustertest.Fault{Kind: clustertest.Hang}, "no answer within 300ms"},
+		"hanging":  {clustertest.Options{}, clustertest.Fault{Kind: clustertest.Hang}, "no answer within 1s"},
 		"half way": {clustertest.Options{}, clustertest.Fault{Kind: clustertest.CutHalfway}, "cut off"},
 		"empty":    {clustertest.Options{}, clustertest.Fault{Kind: clustertest.Fail, Status: 404, Path: "/api/v0"}, ""},
 	} {
@@ -233,7 +233,10 @@ func TestWhatIsWrongWithAClusterIsSaid(t *testing.T) {
 			}
 			continue
 		}
-		if s := w.await(name, in(clusters.Unhealthy)); !strings.Contains(s.Error, c.says) || s.Reasons[0] != s.Error || strings.Contains(s.Error, "\n") {
+		so := func(s clusters.Status) bool {
+			return s.State == clusters.Unhealthy && strings.Contains(s.Error, c.says)
+		}
+		if s := w.await(name, so); s.Reasons[0] != s.Error || strings.Contains(s.Error, "\n") {
 			t.Errorf("%s: %+v", name, s)
 		}
 	}
@@ -287,7 +290,7 @@ func TestAClusterThatChangesOrGoes(t *testing.T) {
 	w.await("a", func(clusters.Status) bool { return one.Calls("") > before+2 })
 
 	w.put("a", two.URL)
-	if s := w.await("a", func(s clusters.Status) bool { return s.Total.CPU == 2000 }); s.Session != two.Session() || len(s.Reasons) != 0 {
+	if s := w.await("a", func(s clusters.Status) bool { return s.Total.CPU == 2000 }); s.Session != two.Session() || strings.Contains(strings.Join(s.Reasons, ","), "anew") {
 		t.Errorf("%+v", s) // another cluster is not one that started anew
 	}
 	ray, _ := w.Client("a")
