@@ -36,7 +36,9 @@ func writeFile(t *testing.T, path, text string) {
 // clusterStates gives the state of each cluster.
 func clusterStates(t *testing.T, a *app.App) map[string]string {
 	t.Helper()
-	var list struct{ Items []struct{ Name, State string } }
+	var list struct {
+		Items []struct{ Name, State string }
+	}
 	if r := send(t, a, "GET", "/api/v1/clusters", ""); r.status != 200 || json.Unmarshal([]byte(r.body), &list) != nil {
 		t.Fatalf("%+v", r)
 	}
