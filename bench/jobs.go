@@ -4,10 +4,13 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"os"
+	"path/filepath"
 	"time"
 
 	"github.com/schedulemesh/schedulemesh/clusters"
 	"github.com/schedulemesh/schedulemesh/jobs"
+	"github.com/schedulemesh/schedulemesh/local"
 	"github.com/schedulemesh/schedulemesh/sched"
 )
 
@@ -17,7 +20,36 @@ func (b *bench) jobs(ctx context.Context) error {
 	for _, n := range []int{20, 1000} {
 		b.placement(n)
 	}
-	return nil
+	if err := b.fleet(ctx); err != nil {
+		return err
+	}
+	return b.jobsBeside(ctx)
+}
+
+// jobsBeside compares our submit_job with Ray's own on the same cluster.
+func (b *bench) jobsBeside(ctx context.Context) error {
+	ray, err := local.StartRay(ctx, local.RayOptions{Python: b.python, NumCPUs: 8})
+	if err != nil {
+		return err
+	}
+	defer func() { _ = ray.Stop(context.WithoutCancel(ctx)) }()
+	path := filepath.Join(b.dir, "clusters.yaml")
+	if err := os.WriteFile(path, fmt.Appendf(nil, "clusters:\n  one: {head_address: %q, dashboard: %q}\n", ray.Address(), ray.DashboardURL()), 0o600); err != nil {
+		return err
+	}
+	s, err := b.start(ctx, "--no-ray", "--clusters", path)
+	if err != nil {
+		return err
+	}
+	defer s.stop()
+	if err := eventually("the cluster is healthy", func() (bool, error) {
+		var c struct{ State string }
+		_ = s.call(ctx, "GET", "/api/v1/clusters/one", nil, &c)
+		return c.State == "healthy", nil
+	}); err != nil {
+		return err
+	}
+	return b.script(ctx, jobsScript, ray.DashboardURL(), append(ray.Env(), "SCHEDULEMESH_URL=http://"+s.addr, "SCHEDULEMESH_TOKEN="+benchToken))
 }
 
 // placement is one decision among n clusters of four machines, each partly full: half of the

@@ -15,6 +15,9 @@ var sdkBeside string
 //go:embed groups.py
 var groupsBeside string
 
+//go:embed jobs.py
+var jobsScript string
+
 // sdk compares the Python SDK, as a script uses it, with plain Ray on the same cluster.
 func (b *bench) sdk(ctx context.Context) error { return b.beside(ctx, sdkBeside) }
 
@@ -40,10 +43,14 @@ func (b *bench) beside(ctx context.Context, source string) error {
 	if err := s.ready(); err != nil {
 		return err
 	}
-	script := exec.CommandContext(ctx, b.python, "-c", source, ray.Address())
-	script.Env = append(os.Environ(), ray.Env()...)
-	script.Env = append(script.Env, "SCHEDULEMESH_URL=http://"+s.addr, "SCHEDULEMESH_TOKEN="+benchToken, "SCHEDULEMESH_LOG_LEVEL=ERROR",
-		"SCHEDULEMESH_SERVER="+b.server, "DATABASE_URL="+database) // for `server verify`
+	return b.script(ctx, source, ray.Address(), append(ray.Env(), "SCHEDULEMESH_URL=http://"+s.addr, "SCHEDULEMESH_TOKEN="+benchToken, "SCHEDULEMESH_LOG_LEVEL=ERROR",
+		"SCHEDULEMESH_SERVER="+b.server, "DATABASE_URL="+database)) // for `server verify`
+}
+
+// script runs Python that prints figures.
+func (b *bench) script(ctx context.Context, source, argument string, env []string) error {
+	script := exec.CommandContext(ctx, b.python, "-c", source, argument)
+	script.Env = append(os.Environ(), env...)
 	script.Stdout, script.Stderr = os.Stdout, os.Stderr
 	return script.Run()
 }
