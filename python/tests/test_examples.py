@@ -251,6 +251,7 @@ def run(*command: str) -> subprocess.CompletedProcess[str]:
         ["priority_scheduling_demo.py"],
         ["pg_pool_rlhf_full_demo.py", "--sentences", "400", "--steps", "60"],
         ["multi_pool_rlhf_demo.py"],
+        ["multi_cluster_jobs_demo.py"],
     ],
     ids=lambda command: command[0],
 )

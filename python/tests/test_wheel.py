@@ -203,10 +203,14 @@ def test_the_wheel_carries_the_server_its_postgres_and_the_licence(wheel: Path, 
     assert f"schedulemesh/_bin/postgres-{PLATFORM}.txz" in names
     assert [name for name in names if name.endswith("/licenses/LICENSE")]
     assert not [name for name in names if name.startswith("tests")]
+    assert "ray_multicluster_scheduler/py.typed" in names
+    assert "ray_multicluster_scheduler/app/client_api/submit_job.py" in names
     program = installed.package / "_bin" / "schedulemesh-server"
     assert program.stat().st_mode & 0o111 == 0o111
     code = "import schedulemesh.local; print(schedulemesh.local.binary(), schedulemesh.local.__file__)"
     assert installed.ask(code) == [str(program), str(installed.package / "local.py")]
+    code = "from ray_multicluster_scheduler.app.client_api import submit_job; print(submit_job.__file__)"
+    assert installed.ask(code)[0].startswith(str(installed.package.parent))
 
 
 def test_up_is_a_whole_installation_and_ctrl_c_leaves_nothing(installed: Installed) -> None:
