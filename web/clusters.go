@@ -340,8 +340,11 @@ func (c ClusterPage) notes(now time.Time) []Note {
 	var out []Note
 	if c.State == "unhealthy" {
 		n := Note{Kind: "bad", Title: Say("No jobs go there."), Text: Line{Text(Cut(c.Error, 600))}}
-		if w := c.breakerWords(now); w != "" {
-			n.Text = append(n.Text, Text(" The "+w+"."))
+		switch d := c.RetryAt.Sub(now); {
+		case c.Breaker == "open" && d >= time.Second:
+			n.Text = append(n.Text, Text(" It is asked again in "+Brief(d)+"."))
+		case c.Breaker == "half_open":
+			n.Text = append(n.Text, Text(" It is being asked again."))
 		}
 		if c.Jobs.Live() > 0 {
 			n.Text = append(n.Text, Text(" What becomes of its "+Count(c.Jobs.Live(), "job")+" is known once it answers, or is given up."))
@@ -381,12 +384,21 @@ func sentences(all []string) string { return strings.Join(all, "; ") }
 
 // jobsHeadline says what the jobs do.
 func (l ClusterList) jobsHeadline() string {
-	runs, waits := l.Jobs["RUNNING"]+l.Jobs["PENDING"]+l.Jobs["SUBMITTING"], l.Jobs["QUEUED"]
-	switch {
-	case runs == 0 && waits == 0:
-		return "All quiet"
-	case waits == 0:
-		return Count(runs, "job") + verb(runs, " runs", " run")
+	runs, waits, unknown := l.Jobs["RUNNING"]+l.Jobs["PENDING"], l.Jobs["QUEUED"]+l.Jobs["SUBMITTING"], l.Jobs["UNKNOWN"]
+	var out []string
+	for _, x := range []struct {
+		n         int
+		one, many string
+	}{{runs, "runs", "run"}, {waits, "waits", "wait"}, {unknown, "is unknown", "are unknown"}} {
+		switch {
+		case x.n > 0 && len(out) == 0:
+			out = append(out, Count(x.n, "job")+" "+verb(x.n, x.one, x.many))
+		case x.n > 0:
+			out = append(out, Number(x.n)+" "+verb(x.n, x.one, x.many))
+		}
 	}
-	return Number(runs) + verb(runs, " job runs, ", " jobs run, ") + Number(waits) + verb(waits, " waits", " wait")
+	if len(out) == 0 {
+		return "All quiet"
+	}
+	return strings.Join(out, ", ")
 }

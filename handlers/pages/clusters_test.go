@@ -24,7 +24,7 @@ func TestAClusterSaysHowItIsInWordsAndFigures(t *testing.T) {
 	if n := strings.Count(html, `<polygon class="areaused"`); n != 10 {
 		t.Errorf("%d areas: while the cluster was away there must be a gap", n)
 	}
-	has(t, b.get("/clusters/gpu-east", 200), "No jobs go there.", "What becomes of its 1 job is known once it answers")
+	has(t, b.get("/clusters/gpu-east", 200), "No jobs go there.", "It is asked again in 8 s.", "What becomes of its 1 job is known once it answers")
 	has(t, b.get("/clusters/gone", 404), "Not found")
 }
 
