@@ -49,6 +49,9 @@ clusters:
       env_vars: ["GREETING=hello"]
 """
 
+# `demo` is a resource that only the two clusters have, should the server know others.
+CORE = {"CPU": 1, "demo": 1}
+
 
 def main() -> None:
     story = Story(__doc__)
@@ -71,7 +74,7 @@ def main() -> None:
             submit_job(
                 "python -c \"import time; print('job', flush=True); time.sleep(1)\"",
                 job_id=f"part-{n}",
-                resource_requirements={"CPU": 1},
+                resource_requirements=CORE,
                 tags=["demo"],
             )
             for n in range(6)
@@ -106,12 +109,12 @@ def main() -> None:
             story.check("it was refused", True)
 
         story.part("5. Ctrl-C in a function stops what was submitted in it")
-        kept = submit_job("sleep 5", resource_requirements={"CPU": 1}, tags=["demo"])
+        kept = submit_job("sleep 5", resource_requirements=CORE, tags=["demo"])
         started: list[str] = []
 
         @graceful_shutdown_on_keyboard_interrupt
         def workflow() -> None:
-            started.extend(submit_job("sleep 600", resource_requirements={"CPU": 1}) for _ in range(2))
+            started.extend(submit_job("sleep 600", resource_requirements=CORE) for _ in range(2))
             os.kill(os.getpid(), signal.SIGINT)  # as if somebody pressed it
             wait_for_all_jobs(started)
 
@@ -177,6 +180,7 @@ def heads(place: Path, cores: list[int]) -> Iterator[list[str]]:
             ports = dict(zip(names, free(len(names)), strict=True))
             command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block"]
             command += [f"--{name}={port}" for name, port in ports.items()]
+            command += ["--resources", json.dumps({"demo": cpus})]
             command += [f"--num-cpus={cpus}", "--num-gpus=0", "--node-ip-address=127.0.0.1"]
             command += ["--metrics-export-port=0", "--min-worker-port=0", "--max-worker-port=0"]
             command += [f"--object-store-memory={75 << 20}"]
