@@ -77,6 +77,12 @@ func (r Room) Words() string {
 	return s
 }
 
+// parts are the figures of the bar's stretches.
+func (r Room) parts() string {
+	a := func(n int64) string { return Amount(r.Resource, n) }
+	return join(" · ", true, a(r.Jobs)+" our jobs", true, a(r.Others)+" others", r.Coming > 0, a(r.Coming)+" on the way", r.Most > r.Total, "can grow to "+a(r.Most))
+}
+
 // Segments lays the bar out from left to right.
 func (r Room) Segments() []Segment {
 	total := max(r.Total, r.Jobs+r.Others+r.Coming, 1)

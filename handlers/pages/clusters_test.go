@@ -17,7 +17,7 @@ func TestAClusterSaysHowItIsInWordsAndFigures(t *testing.T) {
 	has(t, html, "3 / 4", "1 held", "healthy, 0.72", "Health 0.72: it answers slowly: 210 ms; 1 of 7 nodes is dead", "breaker open, asked again in 8 s", "It did not answer within 2 s", "As it was when it last answered",
 		"from clusters.yaml", "added by hand", "of this deployment", "Held by mei", "GPU: 30 used by jobs, 9 by others, 4 on the way; 5 of 48 free", "<code>/etc/schedulemesh/clusters.yaml</code>", `href="/jobs?cluster=gpu_cluster"`)
 	html = b.get("/clusters/gpu_cluster", 200)
-	has(t, html, "GPU in use", "39 of 48", `<polygon class="areaused"`, `<polyline class="linelimit"`, "in the variable RAY_GPU_TOKEN", "4f1c9a27e5b8", web.Masked, "raysubmit_9aYk2", "read only", `href="/clusters/gpu_cluster?hours=6"`)
+	has(t, html, "30 our jobs · 9 others · 4 on the way", "GPU in use", "39 of 48", `<polygon class="areaused"`, `<polyline class="linelimit"`, "in the variable RAY_GPU_TOKEN", "4f1c9a27e5b8", web.Masked, "raysubmit_9aYk2", "read only", `href="/clusters/gpu_cluster?hours=6"`)
 	if n := strings.Count(html, "<figure"); n != 5 {
 		t.Errorf("%d charts, want GPU, CPU, memory, health and jobs", n)
 	}
