@@ -43,16 +43,15 @@ func (r *Ray) Status(ctx context.Context) (Status, error) {
 	var usageErr, nodesErr error
 	var both sync.WaitGroup
 	both.Go(func() { usageErr = r.get(ctx, "usage", "/api/cluster_status", &usage) })
-	both.Go(func() {
-		nodesErr = r.get(ctx, "nodes", "/api/v0/nodes?detail=1&limit="+strconv.Itoa(mostNodes), &nodes)
-	})
+	both.Go(func() { nodes, nodesErr = r.nodes(ctx) })
 	both.Wait()
 	// What a proxy does not let through, or an older Ray does not have, can be done without; silence can not.
-	for _, err := range []error{usageErr, nodesErr} {
-		var call *CallError
-		if errors.As(err, &call) && call.Status != http.StatusNotFound {
-			return s, err
-		}
+	var call *CallError
+	if errors.As(usageErr, &call) && call.Status != http.StatusNotFound {
+		return s, usageErr
+	}
+	if errors.As(nodesErr, &call) && call.Status == 0 {
+		return s, nodesErr
 	}
 	measure(&s, usage, nodes, time.Now())
 	if s.Total.IsZero() {
@@ -62,6 +61,25 @@ func (r *Ray) Status(ctx context.Context) (Status, error) {
 	s.At = time.Now()
 	s.SeenAt = s.At
 	return s, nil
+}
+
+// nodes asks for the machines: the state API, which writes the names of resources as they are, or else what
+// the dashboard's own pages are made of.
+func (r *Ray) nodes(ctx context.Context) (nodesJSON, error) {
+	var nodes nodesJSON
+	err := r.get(ctx, "nodes", "/api/v0/nodes?detail=1&limit="+strconv.Itoa(mostNodes), &nodes)
+	var call *CallError
+	if !errors.As(err, &call) || call.Status == 0 {
+		return nodes, err
+	}
+	var pages summaryJSON
+	if r.get(ctx, "nodes", "/nodes?view=summary", &pages) != nil {
+		return nodes, err
+	}
+	for _, n := range pages.Data.Summary {
+		nodes.Data.Result.Result = append(nodes.Data.Result.Result, nodeJSON{ID: n.Raylet.ID, IP: n.IP, Head: n.Raylet.Head, State: n.Raylet.State, Resources: n.Raylet.Resources})
+	}
+	return nodes, nil
 }
 
 // speakable says whether this version of Ray is one that we speak with.
@@ -114,6 +132,20 @@ type nodeJSON struct {
 	Resources map[string]float64 `json:"resources_total"`
 	EndMillis float64            `json:"end_time_ms"`
 	Message   string             `json:"state_message"`
+}
+
+type summaryJSON struct {
+	Data struct {
+		Summary []struct {
+			IP     string `json:"ip"`
+			Raylet struct {
+				ID        string             `json:"nodeId"`
+				Head      bool               `json:"isHeadNode"`
+				State     string             `json:"state"`
+				Resources map[string]float64 `json:"resourcesTotal"`
+			} `json:"raylet"`
+		} `json:"summary"`
+	} `json:"data"`
 }
 
 // lost says that a node went a while ago at most, and not because somebody wanted it to.

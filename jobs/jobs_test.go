@@ -360,6 +360,29 @@ func TestAHeadThatWasStartedAnewKnowsNothing(t *testing.T) {
 	r.becomes("other", Failed, code(ClusterLost))
 }
 
+// The head may be started anew between the last probe and a submission: what it has is not lost.
+func TestAJobThatTheNewHeadHasIsNotLost(t *testing.T) {
+	t.Parallel()
+	r := open(t)
+	a := r.cluster("a", clustertest.Options{})
+	j := r.submit(Spec{SubmissionID: "x", MaxRetries: 3})
+	r.becomes("x", Running)
+	e := r.engine.Load()
+	session := func(set string) string {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		if set != "" {
+			e.jobs[j.UID].Session = set
+		}
+		return e.jobs[j.UID].Session
+	}
+	session("of before")
+	r.eventually("the session is put right", func() bool { return session("") == a.Session() })
+	if got := r.kinds("x"); !slices.Equal(got, []string{"queued", "placed", "pending", "running"}) {
+		t.Errorf("%v", got)
+	}
+}
+
 func TestANodeThatIsLost(t *testing.T) {
 	t.Parallel()
 	r := open(t)

@@ -19,7 +19,7 @@ func (s *Service) onCluster(ctx context.Context, j Job) (Ray, clusters.JobInfo, 
 		return nil, clusters.JobInfo{}, fmt.Errorf("the cluster %s is not configured any more", j.Cluster)
 	}
 	info, err := ray.Job(ctx, j.RayID)
-	if err == nil && info.Metadata[markKey] != mark(&j) {
+	if err == nil && !ours(info, &j) {
 		err = clusters.ErrNoJob // another's, which has the id by now
 	}
 	return ray, info, err

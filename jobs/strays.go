@@ -45,14 +45,16 @@ func (e *engine) lookFor(ray Ray, id strayID, s *stray) {
 	defer cancel()
 	info, err := ray.Job(ctx, id.rayID)
 	var row Job
-	there := err == nil && info.Metadata[markKey] == mark(&Job{UID: s.uid, Attempt: s.attempt})
+	there := err == nil
 	if there {
 		r, readErr := e.s.q.JobByUID(ctx, pgUUID(s.uid))
 		if readErr == nil {
 			row, readErr = fromRow(r)
 		}
-		if readErr != nil {
-			err, there = readErr, false
+		sent := row
+		sent.Attempt = s.attempt
+		if there = readErr == nil && ours(info, &sent); readErr != nil {
+			err = readErr
 		}
 	}
 	stop := false

@@ -26,6 +26,15 @@ const (
 
 func mark(j *Job) string { return fmt.Sprintf("%x.%d", j.UID[:], j.Attempt) }
 
+// ours tells that what a cluster has under a job's id is that job: it has its mark or, where metadata was not
+// kept, at least its command and nobody else's mark.
+func ours(info clusters.JobInfo, j *Job) bool {
+	if has := info.Metadata[markKey]; has != "" {
+		return has == mark(j)
+	}
+	return info.Entrypoint == "" || info.Entrypoint == j.Entrypoint
+}
+
 const (
 	postsMost = 2                      // times that a submission is sent to one cluster
 	missWait  = 700 * time.Millisecond // before a cluster that does not know it is asked again
@@ -140,7 +149,7 @@ func (e *engine) deliver(j Job, resumed bool) outcome {
 		for ask {
 			info, err := ray.Job(e.ctx, j.RayID)
 			switch {
-			case err == nil && info.Metadata[markKey] == mark(&j):
+			case err == nil && ours(info, &j):
 				return outcome{taken: true, info: info}
 			case err == nil:
 				return outcome{refused: true, why: fmt.Sprintf("a job that is not ours has the submission_id %q there", j.RayID)}

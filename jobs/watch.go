@@ -45,9 +45,10 @@ func (e *engine) keepPlace(p *place, now time.Time) {
 			continue // whoever submits it asks after it
 		}
 		switch {
-		case healthy && j.Session != "" && c.Status.Session != "" && j.Session != c.Status.Session:
-			e.lose(j, "the head of "+p.name+" was started anew, and knows nothing of before", false)
 		case healthy:
+			if anew(j, c) {
+				p.pollAt = now // it is asked what it still knows
+			}
 			if j.StopRequestedAt != nil && !now.Before(j.stopAt) {
 				e.sendStop(j)
 			}
@@ -63,6 +64,11 @@ func (e *engine) keepPlace(p *place, now time.Time) {
 			})
 		}
 	}
+}
+
+// anew tells that a cluster's head was started after it accepted a job, as far as that was known then.
+func anew(j *job, c clusters.Cluster) bool {
+	return j.Session != "" && c.Status.Session != "" && j.Session != c.Status.Session
 }
 
 // pollWhenDue asks a cluster after its jobs: often while things happen there, less often later.
@@ -130,17 +136,17 @@ func ask(ctx context.Context, ray Ray, jobs []Job, list bool) (map[string]found,
 	var all []clusters.JobInfo
 	if list {
 		infos, err := ray.Jobs(ctx)
-		if err != nil {
+		var call *clusters.CallError
+		switch {
+		case err == nil:
+			all = append([]clusters.JobInfo{}, infos...)
+		case errors.As(err, &call) && call.Status == 0:
 			return out, nil, err
 		}
-		all = infos
 		for _, i := range infos {
 			if i.SubmissionID != "" {
 				out[i.SubmissionID] = found{info: i}
 			}
-		}
-		if all == nil {
-			all = []clusters.JobInfo{}
 		}
 		jobs = slices.DeleteFunc(slices.Clone(jobs), func(j Job) bool { _, ok := out[j.RayID]; return ok }) // asked for by name
 	}
@@ -170,13 +176,20 @@ func ask(ctx context.Context, ray Ray, jobs []Job, list bool) (map[string]found,
 
 // answered notes what a cluster said of a job.
 func (e *engine) answered(j *job, f found) {
-	if !f.none {
+	c, _ := e.s.o.Fleet.Get(j.Cluster)
+	switch {
+	case !f.none:
 		j.absent = 0
+		if anew(j, c) { // the head was new already when it accepted the job
+			j.Session = c.Status.Session
+		}
 		e.apply(j, f.info)
-		return
-	}
-	if j.absent++; j.absent >= absentMost {
-		e.lose(j, j.Cluster+" does not know it any more", false)
+	case anew(j, c):
+		e.lose(j, "the head of "+j.Cluster+" was started anew, and knows nothing of before", false)
+	default:
+		if j.absent++; j.absent >= absentMost {
+			e.lose(j, j.Cluster+" does not know it any more", false)
+		}
 	}
 }
 
