@@ -326,34 +326,47 @@ func (s *Service) readError(err error, id string) error {
 	return unavailable(err)
 }
 
+var errUnavailable = &ledger.Error{Code: "database_unavailable"}
+
 // unavailable keeps what ctx or the database said as the cause.
 func unavailable(err error) error {
 	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 		return err
 	}
-	return errors.Join(&ledger.Error{Code: "database_unavailable", Message: "the database did not answer; nothing is known to be done"}, err)
+	return errors.Join(&ledger.Error{Code: errUnavailable.Code, Message: "the database did not answer; nothing is known to be done"}, err)
 }
 
-// Wait reads a job as soon as until says yes, or when ctx ends.
+// Wait reads a job as soon as until says yes, or when ctx ends. A database that is away for a moment does not end it.
 func (s *Service) Wait(ctx context.Context, id string, until func(Job) bool) (Job, error) {
-	j, err := s.Job(ctx, id)
-	if err != nil || until(j) {
-		return j, err
-	}
-	news, cancel := s.hub.watch(j.UID)
-	defer cancel()
+	var news <-chan struct{}
 	for {
-		read, err := s.Job(context.WithoutCancel(ctx), id)
-		if err != nil || until(read) {
-			return read, err
+		j, err := s.Job(context.WithoutCancel(ctx), id)
+		away := errors.Is(err, errUnavailable)
+		if err != nil && (!away || ctx.Err() != nil) || err == nil && until(j) {
+			return j, err
+		}
+		if err == nil && news == nil { // from now on changes are told, and those of meanwhile are read
+			var cancel func()
+			news, cancel = s.hub.watch(j.UID)
+			defer cancel()
+			continue
+		}
+		var again <-chan time.Time
+		if away {
+			again = time.After(waitAgain)
 		}
 		select {
 		case <-news:
+		case <-again:
 		case <-ctx.Done():
-			return read, nil
+			if err == nil {
+				return j, nil
+			}
 		}
 	}
 }
+
+const waitAgain = 200 * time.Millisecond // before a database that did not answer is asked again
 
 // Bounds of what a list costs, however long the history is.
 const (
