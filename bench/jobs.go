@@ -33,8 +33,13 @@ func (b *bench) jobsBeside(ctx context.Context) error {
 		return err
 	}
 	defer func() { _ = ray.Stop(context.WithoutCancel(ctx)) }()
+	dashboard, err := timing(ray.DashboardURL())
+	if err != nil {
+		return err
+	}
+	defer dashboard.Close()
 	path := filepath.Join(b.dir, "clusters.yaml")
-	if err := os.WriteFile(path, fmt.Appendf(nil, "clusters:\n  one: {head_address: %q, dashboard: %q}\n", ray.Address(), ray.DashboardURL()), 0o600); err != nil {
+	if err := os.WriteFile(path, fmt.Appendf(nil, "clusters:\n  one: {head_address: %q, dashboard: %q}\n", ray.Address(), dashboard.URL), 0o600); err != nil {
 		return err
 	}
 	s, err := b.start(ctx, "--no-ray", "--clusters", path)
@@ -49,7 +54,7 @@ func (b *bench) jobsBeside(ctx context.Context) error {
 	}); err != nil {
 		return err
 	}
-	return b.script(ctx, jobsScript, ray.DashboardURL(), append(ray.Env(), "SCHEDULEMESH_URL=http://"+s.addr, "SCHEDULEMESH_TOKEN="+benchToken))
+	return b.script(ctx, jobsScript, dashboard.URL, append(ray.Env()[1:], "RAY_ADDRESS=", "SCHEDULEMESH_URL=http://"+s.addr, "SCHEDULEMESH_TOKEN="+benchToken)) // Ray's client prefers RAY_ADDRESS to its argument
 }
 
 // placement is one decision among n clusters of four machines, each partly full: half of the
