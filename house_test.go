@@ -72,6 +72,11 @@ func TestImportsPointOneWay(t *testing.T) {
 				t.Errorf("%s imports %s, which points the wrong way", room, imported)
 			}
 		}
+		for _, imported := range p.Imports {
+			if roomOf(imported) != "" && strings.HasSuffix(imported, "test") && room != "bench" && !strings.HasSuffix(p.ImportPath, "test") {
+				t.Errorf("%s imports %s, which is for tests", p.ImportPath, imported)
+			}
+		}
 		if room == "sched" {
 			continue // pure in its tests too
 		}

@@ -53,16 +53,6 @@ func (f *fleet) add(name, url string, change ...func(*clusters.Cluster)) {
 	}()
 }
 
-// change changes how a cluster is configured.
-func (f *fleet) change(name string, do func(*clusters.Cluster)) {
-	f.mu.Lock()
-	c := f.known[name]
-	do(&c)
-	f.known[name] = c
-	f.mu.Unlock()
-	f.show()
-}
-
 func (f *fleet) probe(name string, ray *clusters.Ray) {
 	ctx, cancel := context.WithTimeout(f.ctx, 500*time.Millisecond)
 	defer cancel()

@@ -14,8 +14,23 @@ var JobStates = []string{"QUEUED", "SUBMITTING", "PENDING", "RUNNING", "UNKNOWN"
 // JobLive says that a job in this state is not over.
 func JobLive(state string) bool { return slices.Contains(JobStates[:5], state) }
 
-// JobCounts counts jobs by state.
+// JobCounts counts jobs by state. A long history is not counted to its end.
 type JobCounts map[string]int
+
+// CountedTo is where counting a state stops.
+const CountedTo = 10_000
+
+// Of says how many are in a state: "12", or "10,000+" where counting stopped.
+func (c JobCounts) Of(state string) string { return Number(c[state]) + c.more(state) }
+
+func (c JobCounts) more(states ...string) string {
+	for _, s := range states {
+		if c[s] >= CountedTo {
+			return "+"
+		}
+	}
+	return ""
+}
 
 // Live is how many are not over.
 func (c JobCounts) Live() int {
@@ -289,7 +304,7 @@ func (j JobRow) stateMore() string {
 func (l JobList) words(f JobFilter) string {
 	s := Count(l.Total, "job")
 	if n := l.Count.Total(); n > l.Total {
-		s = Number(l.Total) + " of " + Count(n, "job")
+		s = Number(l.Total) + " of " + Number(n) + l.Count.more(JobStates...) + " jobs"
 	}
 	switch f.State {
 	case "live":
