@@ -58,6 +58,8 @@ func TestHelpIsOnStandardOutputAndMistakesOnTheOther(t *testing.T) {
 		"inside --data":             {"up", "--data", t.TempDir(), "--ray-session", "../elsewhere"},
 		"leave one of them out":     {"serve", "--database", "postgres://x/y", "--no-ray", "--bridge-url", "fake"},
 		"serves one Ray cluster":    {"up", "--data", t.TempDir(), "--no-ray", "--ray-session", "s"},
+		"is too short":              {"serve", "--database", "postgres://x/y", "--cluster-lost-after", "100ms"},
+		"correct --clusters":        {"serve", "--database", "postgres://x/y", "--clusters", "/nowhere/clusters.yaml"},
 		"neither json nor text":     {"serve", "--database", "postgres://x/y", "--log-format", "xml"},
 		"run this in a checkout of": {"up", "--data", t.TempDir(), "--database", "postgres://x/y", "--python-project", t.TempDir()},
 	} {
