@@ -75,13 +75,7 @@ func (b *bench) placement(n int) {
 		}
 		fleet[i] = c
 	}
-	sites := func() []*jobs.Site {
-		all := make([]*jobs.Site, n)
-		for i, c := range fleet {
-			all[i] = jobs.NewSite(c, jobs.Load{})
-		}
-		return all
-	}
+	nothing := func(*clusters.Cluster) jobs.Load { return jobs.Load{} }
 	asks := make([]jobs.Ask, 2000)
 	for i := range asks {
 		asks[i] = jobs.Ask{Requirements: sched.Resources{CPU: 1000 + r.Int64N(8)*1000, Memory: r.Int64N(8 << 10)}, OneNode: i%3 > 0}
@@ -95,7 +89,7 @@ func (b *bench) placement(n int) {
 			asks[i].Requirements.GPU = 1000
 		}
 	}
-	open := sites()
+	open := jobs.Sites(nil, fleet, nothing)
 	p50, p99 := b.quantiles(len(asks), func(i int) func() {
 		return func() { jobs.Place(open, asks[i]) }
 	})
@@ -104,13 +98,13 @@ func (b *bench) placement(n int) {
 	for i := range fleet {
 		fleet[i].Status.Used = fleet[i].Status.Total
 	}
-	full := sites()
+	full := jobs.Sites(nil, fleet, nothing)
 	p50, p99 = b.quantiles(len(asks), func(i int) func() {
 		return func() { jobs.Place(full, asks[i]) }
 	})
 	say(fmt.Sprintf("placement_%d_full_p50", n), p50, "µs")
 	say(fmt.Sprintf("placement_%d_full_p99", n), p99, "µs")
-	p50, p99 = b.quantiles(200, func(int) func() { return func() { sites() } })
+	p50, p99 = b.quantiles(200, func(int) func() { return func() { jobs.Sites(full, fleet, nothing) } })
 	say(fmt.Sprintf("placement_%d_sites_p50", n), p50, "µs")
 	say(fmt.Sprintf("placement_%d_sites_p99", n), p99, "µs")
 }

@@ -34,7 +34,7 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	if *python == "" {
-		*python = filepath.Join(".venv", "bin", "python")
+		*python, _ = filepath.Abs(filepath.Join(".venv", "bin", "python"))
 	}
 	if err := run(ctx, *server, *python, *seconds, *rounds, *tasks, *only); err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)

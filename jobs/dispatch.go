@@ -43,11 +43,8 @@ func (e *engine) pass() {
 		return
 	}
 	began := time.Now()
-	fleet := e.s.o.Fleet.All()
-	sites := make([]*Site, len(fleet))
-	for i, c := range fleet {
-		sites[i] = NewSite(c, e.loadOf(c))
-	}
+	e.sites = Sites(e.sites, e.s.o.Fleet.All(), e.loadOf)
+	sites := e.sites
 	left, notes, placed := true, 0, 0
 	for _, j := range slices.Clone(e.line) {
 		if !left && !j.Requirements.IsZero() {

@@ -44,6 +44,7 @@ type engine struct {
 	line   []*job // those that wait, in order
 	places map[string]*place
 	strays map[strayID]*stray
+	sites  []*Site // of the pass under way
 }
 
 // job is a job that is not over.
@@ -414,7 +415,7 @@ func (e *engine) liveOn(cluster string) int {
 }
 
 // loadOf is what our jobs take on a cluster, with what Ray may say of it already.
-func (e *engine) loadOf(c clusters.Cluster) (l Load) {
+func (e *engine) loadOf(c *clusters.Cluster) (l Load) {
 	p := e.places[c.Name]
 	if p == nil {
 		return l

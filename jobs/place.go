@@ -61,7 +61,7 @@ type Load struct {
 
 // Site is a cluster as placing sees it. It changes as jobs are placed on it.
 type Site struct {
-	c     clusters.Cluster
+	c     *clusters.Cluster
 	free  sched.Resources
 	nodes []sched.Resources // free on each live machine; none: not known
 	count int
@@ -76,17 +76,35 @@ type keep struct {
 
 // NewSite works out what is free on a cluster.
 func NewSite(c clusters.Cluster, l Load) *Site {
+	s := new(Site)
+	s.set(&c, l)
+	return s
+}
+
+// Sites works out what is free on each cluster, in the sites of an earlier call: with a thousand clusters, making
+// them anew for each pass over the line would cost more than placing does.
+func Sites(again []*Site, fleet []clusters.Cluster, load func(*clusters.Cluster) Load) []*Site {
+	for len(again) < len(fleet) {
+		again = append(again, new(Site))
+	}
+	again = again[:len(fleet)]
+	for i := range fleet {
+		again[i].set(&fleet[i], load(&fleet[i]))
+	}
+	return again
+}
+
+func (s *Site) set(c *clusters.Cluster, l Load) {
 	others := c.Status.Used.Sub(l.Running).Sub(l.Ended).Positive()
-	s := &Site{c: c, free: c.Status.Total.Sub(l.Live).Sub(others), count: l.Count}
-	for _, n := range c.Status.Nodes {
-		if n.Alive {
+	*s = Site{c: c, free: c.Status.Total.Sub(l.Live).Sub(others), nodes: s.nodes[:0], count: l.Count}
+	for i := range c.Status.Nodes {
+		if n := &c.Status.Nodes[i]; n.Alive {
 			s.nodes = append(s.nodes, n.Total.Sub(n.Used))
 		}
 	}
 	for _, r := range l.Waiting {
 		s.sit(r)
 	}
-	return s
 }
 
 // Free is what new jobs may use, in sum.
