@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/schedulemesh/schedulemesh/clusters"
+	"github.com/schedulemesh/schedulemesh/db/dbgen"
 )
 
 // A submission that was left behind, or a run that was given up because its cluster was silent, is a stray.
@@ -109,4 +110,34 @@ func (e *engine) tellStray(row Job, id strayID, kind, text string) {
 	e.s.log.Warn("a stray job", "job", row.SubmissionID, "cluster", id.cluster, "what", strings.TrimPrefix(kind, "stray_"))
 	e.writes.push(change{job: row, beside: true, done: func(error) {},
 		events: []Event{{At: e.s.now(), Type: kind, Actor: "server", Attempt: row.Attempt, Cluster: id.cluster, Message: text}}})
+}
+
+// stray is a submission that was left behind.
+type stray struct {
+	uid     [16]byte
+	attempt int
+	since   time.Time
+	at      time.Time // when it is looked for next
+	looking bool
+	told    string // what was noted of it
+}
+
+type strayID struct{ cluster, rayID string }
+
+// addStray has a submission looked for that may turn up. Its row is written with the job's next change.
+func (e *engine) addStray(j *job) {
+	id := strayID{j.Cluster, j.RayID}
+	s := &stray{uid: j.UID, attempt: j.Attempt, since: e.s.now()}
+	e.strays[id] = s
+	e.writes.push(change{strays: []dbgen.AddStrayParams{{Cluster: id.cluster, RayID: id.rayID, JobUid: pgUUID(j.UID), Attempt: int32(j.Attempt), Since: s.since}},
+		beside: true, done: func(error) {}})
+}
+
+func (e *engine) dropStray(id strayID) {
+	delete(e.strays, id)
+	e.work.Go(func() {
+		if err := e.s.q.DropStray(context.WithoutCancel(e.ctx), dbgen.DropStrayParams{Cluster: id.cluster, RayID: id.rayID}); err != nil {
+			e.s.log.Warn("a stray could not be forgotten; it is looked for again", "error", err)
+		}
+	})
 }

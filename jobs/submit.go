@@ -1,8 +1,6 @@
 package jobs
 
 import (
-	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -10,7 +8,6 @@ import (
 	"time"
 
 	"github.com/schedulemesh/schedulemesh/clusters"
-	"github.com/schedulemesh/schedulemesh/db/dbgen"
 )
 
 // One submission to one cluster. It may be cut off anywhere, by the network, by the cluster or by the end of
@@ -241,120 +238,4 @@ func (e *engine) silentFor(cluster string) time.Duration {
 		since = c.Status.SeenAt
 	}
 	return e.s.now().Sub(since)
-}
-
-// submission is a job as Ray takes it, and the packages that must be there first.
-func (e *engine) submission(j *Job) (clusters.Submission, []string, error) {
-	s := clusters.Submission{Entrypoint: j.Entrypoint, SubmissionID: j.RayID, RuntimeEnv: j.MergedEnv, Metadata: map[string]string{}}
-	for k, v := range j.Metadata {
-		s.Metadata[k] = v
-	}
-	s.Metadata[markKey], s.Metadata[ownerKey] = mark(j), e.s.o.Deployment
-	if j.Reserve == ReserveEntrypoint {
-		reserve(&s, j)
-	}
-	uris, err := packagesOf(j.MergedEnv)
-	return s, uris, err
-}
-
-// reserve has Ray keep what a job asks for, in Ray's units.
-func reserve(s *clusters.Submission, j *Job) {
-	amount := func(thousandths int64) *float64 {
-		if thousandths == 0 {
-			return nil
-		}
-		f := float64(thousandths) / 1000
-		return &f
-	}
-	s.NumCPUs, s.NumGPUs = amount(j.Requirements.CPU), amount(j.Requirements.GPU)
-	if j.Requirements.Memory > 0 {
-		bytes := j.Requirements.Memory << 20
-		s.Memory = &bytes
-	}
-	for _, a := range j.Requirements.Other {
-		if s.Resources == nil {
-			s.Resources = map[string]float64{}
-		}
-		s.Resources[a.Name] = float64(a.Value) / 1000
-	}
-}
-
-// packagesOf are the packages that a runtime environment names and that may be ours.
-func packagesOf(env json.RawMessage) (uris []string, err error) {
-	if len(env) == 0 {
-		return nil, nil
-	}
-	var names struct {
-		WorkingDir string   `json:"working_dir"`
-		PyModules  []string `json:"py_modules"`
-	}
-	if err := json.Unmarshal(env, &names); err != nil {
-		return nil, fmt.Errorf("the runtime_env cannot be read: %w", err)
-	}
-	for _, uri := range append(names.PyModules, names.WorkingDir) {
-		if _, ok := PackageName(uri); ok && !slices.Contains(uris, uri) {
-			uris = append(uris, uri)
-		}
-	}
-	return uris, nil
-}
-
-// bringPackages puts onto a cluster what it does not have and we do.
-func (e *engine) bringPackages(ray Ray, uris []string) error {
-	for _, uri := range uris {
-		if there, err := ray.HasPackage(e.ctx, uri); err != nil || there {
-			if err != nil {
-				return err
-			}
-			continue
-		}
-		if err := e.bringPackage(ray, uri); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func (e *engine) bringPackage(ray Ray, uri string) error {
-	body, size, err := e.s.o.Packages.OpenPackage(e.ctx, uri)
-	if errors.Is(err, ErrUnknownPackage) {
-		return fmt.Errorf("neither the cluster nor this server has the package %s: pack and upload it again", uri)
-	}
-	if err != nil {
-		return &clusters.CallError{Op: "package", Err: err} // the database's fault, not the job's
-	}
-	defer func() { _ = body.Close() }()
-	ctx, cancel := context.WithTimeout(e.ctx, 10*time.Minute)
-	defer cancel()
-	return ray.PutPackage(ctx, uri, size, body)
-}
-
-// stray is a submission that was left behind.
-type stray struct {
-	uid     [16]byte
-	attempt int
-	since   time.Time
-	at      time.Time // when it is looked for next
-	looking bool
-	told    string // what was noted of it
-}
-
-type strayID struct{ cluster, rayID string }
-
-// addStray has a submission looked for that may turn up. Its row is written with the job's next change.
-func (e *engine) addStray(j *job) {
-	id := strayID{j.Cluster, j.RayID}
-	s := &stray{uid: j.UID, attempt: j.Attempt, since: e.s.now()}
-	e.strays[id] = s
-	e.writes.push(change{strays: []dbgen.AddStrayParams{{Cluster: id.cluster, RayID: id.rayID, JobUid: pgUUID(j.UID), Attempt: int32(j.Attempt), Since: s.since}},
-		beside: true, done: func(error) {}})
-}
-
-func (e *engine) dropStray(id strayID) {
-	delete(e.strays, id)
-	e.work.Go(func() {
-		if err := e.s.q.DropStray(context.WithoutCancel(e.ctx), dbgen.DropStrayParams{Cluster: id.cluster, RayID: id.rayID}); err != nil {
-			e.s.log.Warn("a stray could not be forgotten; it is looked for again", "error", err)
-		}
-	})
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -74,8 +73,13 @@ func anew(j *job, c clusters.Cluster) bool {
 // pollWhenDue asks a cluster after its jobs: often while things happen there, less often later.
 func (e *engine) pollWhenDue(p *place, now time.Time) {
 	outside := !now.Before(p.outsideAt)
-	waiting := slices.ContainsFunc(mapValues(p.live), func(j *job) bool { return j.State != Submitting })
-	if p.polling || !outside && (!waiting || now.Before(p.pollAt)) {
+	var asked []Job
+	for _, j := range p.live {
+		if j.State != Submitting {
+			asked = append(asked, j.Job)
+		}
+	}
+	if p.polling || !outside && (len(asked) == 0 || now.Before(p.pollAt)) {
 		return
 	}
 	ray, ok := e.s.o.Client(p.name)
@@ -83,12 +87,6 @@ func (e *engine) pollWhenDue(p *place, now time.Time) {
 		return
 	}
 	p.polling = true
-	var asked []Job
-	for _, j := range p.live {
-		if j.State != Submitting {
-			asked = append(asked, j.Job)
-		}
-	}
 	if outside {
 		p.outsideAt = now.Add(outsideEvery)
 	}
@@ -114,14 +112,6 @@ func (e *engine) pollWhenDue(p *place, now time.Time) {
 			e.work.Go(func() { e.keepOutside(p.name, all) })
 		}
 	})
-}
-
-func mapValues[K comparable, V any](m map[K]V) []V {
-	out := make([]V, 0, len(m))
-	for _, v := range m {
-		out = append(out, v)
-	}
-	return out
 }
 
 // found is what a cluster says of a job: it, or that there is none.
@@ -237,96 +227,6 @@ func (e *engine) endOf(info clusters.JobInfo) time.Time {
 	return *info.End
 }
 
-// failed ends a job that failed, or tries it again.
-func (e *engine) failed(j *job, info clusters.JobInfo) {
-	code := "job_failed"
-	switch {
-	case info.ErrorType != "":
-		code = strings.ToLower(info.ErrorType)
-	case info.ExitCode != nil:
-		code = "exit_code"
-	}
-	if e.nodeLost(j, info) {
-		code = NodeLost
-		if e.retry(j, NodeLost, "the node that it ran on is gone") {
-			return
-		}
-	}
-	e.endAs(j, Failed, code, whyFailed(info), "", e.endOf(info), &info)
-}
-
-// whyFailed is a sentence of what Ray says. Of an entrypoint that failed it says the exit code and
-// then much of what was printed, of which the last line tells most.
-func whyFailed(info clusters.JobInfo) string {
-	text := strings.TrimSpace(clean(info.Message))
-	switch {
-	case text == "":
-		return "it failed, and Ray does not say why"
-	case info.ExitCode == nil || !strings.HasPrefix(text, "Job entrypoint command failed"):
-		return firstLine(text)
-	}
-	why := fmt.Sprintf("its entrypoint ended with exit code %d", *info.ExitCode)
-	if lines := strings.Split(text, "\n"); len(lines) > 1 {
-		why += ": " + firstLine(lines[len(lines)-1])
-	}
-	return why
-}
-
-func firstLine(s string) string {
-	line, _, _ := strings.Cut(strings.TrimSpace(s), "\n")
-	if r := []rune(line); len(r) > 500 {
-		return string(r[:500]) + "…"
-	}
-	return line
-}
-
-// nodeLost tells that a job failed because the node of its entrypoint is gone: Ray says that what looked
-// after it died, and the node is not among the living.
-func (e *engine) nodeLost(j *job, info clusters.JobInfo) bool {
-	if info.ExitCode != nil || !strings.Contains(info.ErrorType, "SUPERVISOR_ACTOR") && !strings.Contains(strings.ToLower(info.Message), "node") {
-		return false
-	}
-	c, _ := e.s.o.Fleet.Get(j.Cluster)
-	if info.NodeID != "" && len(c.Status.Nodes) > 0 {
-		return !slices.ContainsFunc(c.Status.Nodes, func(n clusters.Node) bool { return n.ID == info.NodeID && n.Alive })
-	}
-	m := strings.ToLower(info.Message)
-	return strings.Contains(m, "node") && (strings.Contains(m, "died") || strings.Contains(m, "dead") || strings.Contains(m, "terminated"))
-}
-
-// retry puts a job back in line for its next attempt, if it may be tried again after what happened.
-func (e *engine) retry(j *job, on, why string) bool {
-	if j.StopRequestedAt != nil || !slices.Contains(j.RetryOn, on) || j.Attempt > j.MaxRetries {
-		return false
-	}
-	now := e.s.now()
-	from := j.Cluster
-	e.move(j, nil, Event{Type: "retry", Cluster: from, Code: on, Message: fmt.Sprintf("%s; it is tried again, attempt %d of %d", why, j.Attempt+1, j.MaxRetries+1)}, func(x *Job) {
-		x.State, x.Code, x.Reason, x.Attempt = Queued, on, why, x.Attempt+1
-		x.QueuedAt, x.PlacedAt, x.AcceptedAt, x.StartedAt = now, nil, nil, nil
-		x.Tried, x.Session, x.Message, x.ErrorType, x.ExitCode = nil, "", "", "", nil
-	})
-	e.s.o.Metrics.retried(on)
-	e.enqueue(j)
-	e.poke()
-	return true
-}
-
-// lose gives up a job's run. It may turn up again if its cluster just does not answer.
-func (e *engine) lose(j *job, why string, mayReturn bool) {
-	e.s.log.Warn("a job is lost", "job", j.SubmissionID, "cluster", j.Cluster, "reason", why)
-	if mayReturn {
-		e.addStray(j)
-	}
-	if j.StopRequestedAt != nil {
-		e.end(j, Stopped, ClusterLost, why, j.StopRequestedBy)
-		return
-	}
-	if !e.retry(j, ClusterLost, why) {
-		e.end(j, Failed, ClusterLost, why, "")
-	}
-}
-
 // sendStop asks a cluster to stop a job, again and again until it is over.
 func (e *engine) sendStop(j *job) {
 	switch j.State {
@@ -369,46 +269,4 @@ func (e *engine) keepLog(j Job, info clusters.JobInfo) {
 	if err != nil && e.ctx.Err() == nil {
 		e.s.log.Info("the end of a job's log could not be kept", "job", j.SubmissionID, "error", err)
 	}
-}
-
-// keepOutside writes down what others run on a cluster. Not under e.mu.
-func (e *engine) keepOutside(cluster string, all []clusters.JobInfo) {
-	theirs := slices.DeleteFunc(all, func(i clusters.JobInfo) bool {
-		return i.Metadata[markKey] != "" && i.Metadata[ownerKey] == e.s.o.Deployment || strings.Contains(i.Entrypoint, "-m schedulemesh.bridge")
-	})
-	slices.SortFunc(theirs, func(a, b clusters.JobInfo) int { return timeOf(b.Start).Compare(timeOf(a.Start)) })
-	theirs = theirs[:min(len(theirs), outsideMost)]
-	now := e.s.now()
-	rows := make([]dbgen.SeeOutsideParams, 0, len(theirs))
-	for _, i := range theirs {
-		id := i.SubmissionID
-		if id == "" {
-			id = i.JobID
-		}
-		metadata := i.Metadata
-		if metadata == nil {
-			metadata = map[string]string{}
-		}
-		rows = append(rows, dbgen.SeeOutsideParams{Cluster: cluster, RayID: clean(id), Kind: i.Type, Entrypoint: clean(firstLine(i.Entrypoint)), State: i.Status, Message: clean(firstLine(i.Message)),
-			Metadata: []byte(clean(strings.ReplaceAll(string(asJSON(metadata)), `\u0000`, ""))), StartedAt: i.Start, EndedAt: i.End, SeenAt: now})
-	}
-	ctx, cancel := context.WithTimeout(e.ctx, callTime)
-	defer cancel()
-	var err error
-	if len(rows) > 0 {
-		e.s.q.SeeOutside(ctx, rows).Exec(func(_ int, one error) { err = errors.Join(err, one) })
-	}
-	if err == nil {
-		err = e.s.q.ForgetOutside(ctx, dbgen.ForgetOutsideParams{Cluster: cluster, Before: now})
-	}
-	if err != nil && e.ctx.Err() == nil {
-		e.s.log.Warn("what others run on a cluster could not be written down", "cluster", cluster, "error", err)
-	}
-}
-
-func timeOf(t *time.Time) time.Time {
-	if t == nil {
-		return time.Time{}
-	}
-	return *t
 }
