@@ -310,12 +310,16 @@ func TestWhatHappenedToGroupsWhileNoSidecarWatchedIsPutRight(t *testing.T) {
 func TestAGroupWithoutRoomFailsSayingSoAndIsTriedAgain(t *testing.T) {
 	each(t, func(t *testing.T, r *rig) {
 		before := r.foreign()
-		nodes, err := r.b.Nodes(t.Context())
-		r.must(err)
 		most := 0.0
-		for _, n := range nodes {
-			most = max(most, float64(n.Total["cpu"]-n.Foreign["cpu"])/1000)
-		}
+		r.eventually("others leave some room", time.Minute, func() bool {
+			nodes, err := r.b.Nodes(t.Context())
+			r.must(err)
+			most = 0
+			for _, n := range nodes {
+				most = max(most, float64(n.Total["cpu"]-n.Foreign["cpu"])/1000)
+			}
+			return most >= 2
+		})
 		cpu := math.Ceil(0.6 * most)
 		r.grouped(2*cpu, fmt.Sprintf(`{"enable": true, "high_priority_pg_specs": [{"cpu": %g}, {"cpu": %g}], "creation_timeout": 0.5}`, cpu, cpu))
 		r.eventually("one stands, the other failed", 20*time.Second, func() bool {
