@@ -106,6 +106,9 @@ func TestWhoWaitsGoesByPriorityAndAge(t *testing.T) {
 			t.Errorf("%s stands at %d", id, j.QueuePosition)
 		}
 	}
+	if p, err := r.Find(t.Context(), Filter{States: []string{Queued}, Limit: 9}); err != nil || len(p.Items) != 3 || p.Items[2].SubmissionID != "low" || p.Items[2].QueuePosition != 3 {
+		t.Errorf("%+v %v", p.Items, err)
+	}
 	for _, id := range []string{"high", "high2", "low"} {
 		c.End(ids(c)[len(ids(c))-1], clusters.RaySucceeded)
 		r.becomes(id, Running)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/schedulemesh/schedulemesh/db/dbgen"
 	"github.com/schedulemesh/schedulemesh/ledger"
+	"github.com/schedulemesh/schedulemesh/sched"
 )
 
 // What people and programs read. It goes straight to Postgres, on any server.
@@ -33,12 +34,29 @@ func (s *Service) Job(ctx context.Context, id string) (Job, error) {
 		}
 		return j, err
 	}
-	if j.State != Queued {
-		return j, nil
+	list := []Job{j}
+	err = s.positions(ctx, list)
+	return list[0], err
+}
+
+// positions fills in where those that wait stand in line.
+func (s *Service) positions(ctx context.Context, list []Job) error {
+	at := map[sched.ID]*Job{}
+	var uids []pgtype.UUID
+	for i := range list {
+		if list[i].State == Queued {
+			at[list[i].UID] = &list[i]
+			uids = append(uids, pgUUID(list[i].UID))
+		}
 	}
-	ahead, err := s.q.JobsAhead(ctx, dbgen.JobsAheadParams{Priority: int64(j.Priority), CreatedAt: j.CreatedAt, Uid: pgUUID(j.UID)})
-	j.QueuePosition = int(ahead) + 1
-	return j, err
+	if len(uids) == 0 {
+		return nil
+	}
+	rows, err := s.q.QueuePositions(ctx, uids)
+	for _, r := range rows {
+		at[r.Uid.Bytes].QueuePosition = int(r.N)
+	}
+	return err
 }
 
 func (s *Service) readError(err error, id string) error {
@@ -148,8 +166,13 @@ func (s *Service) Find(ctx context.Context, f Filter) (Page, error) {
 		last := rows[len(rows)-1]
 		out.Next = fmt.Sprintf("%d_%x", last.CreatedAt.UnixMicro(), last.Uid.Bytes)
 	}
-	out.Items, err = fromRows(rows)
-	return out, err
+	if out.Items, err = fromRows(rows); err != nil {
+		return out, err
+	}
+	if err := s.positions(ctx, out.Items); err != nil {
+		return out, unavailable(err)
+	}
+	return out, nil
 }
 
 func readCursor(text string) (at time.Time, id pgtype.UUID, ok bool) {

@@ -371,24 +371,6 @@ func (q *Queries) JobEvents(ctx context.Context, jobUid pgtype.UUID) ([]JobEvent
 	return items, nil
 }
 
-const jobsAhead = `-- name: JobsAhead :one
-SELECT count(*) FROM jobs WHERE state = 'QUEUED' AND (priority > $1 OR priority = $1 AND (created_at, uid) < ($2, $3::uuid))
-`
-
-type JobsAheadParams struct {
-	Priority  int64
-	CreatedAt time.Time
-	Uid       pgtype.UUID
-}
-
-// How many stand before a job in line.
-func (q *Queries) JobsAhead(ctx context.Context, arg JobsAheadParams) (int64, error) {
-	row := q.db.QueryRow(ctx, jobsAhead, arg.Priority, arg.CreatedAt, arg.Uid)
-	var count int64
-	err := row.Scan(&count)
-	return count, err
-}
-
 const jobsByUID = `-- name: JobsByUID :many
 SELECT uid, submission_id, job_id, entrypoint, runtime_env, metadata, tags, preferred_cluster, requirements, reserve, priority, queue_timeout_ms, max_retries, retry_on, submitted_by, fingerprint, state, code, reason, attempt, cluster, ray_id, session, merged_env, placement, tried, notes, stop_requested_by, stop_requested_at, exit_code, error_type, message, created_at, queued_at, placed_at, accepted_at, started_at, ended_at, rev FROM jobs WHERE uid = ANY ($1::uuid[])
 `
@@ -647,6 +629,37 @@ func (q *Queries) OutsideJobs(ctx context.Context, arg OutsideJobsParams) ([]Out
 			&i.EndedAt,
 			&i.SeenAt,
 		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const queuePositions = `-- name: QueuePositions :many
+SELECT x.uid, x.n FROM (SELECT uid, row_number() OVER (ORDER BY priority DESC, created_at, uid) AS n FROM jobs WHERE state = 'QUEUED') x
+WHERE x.uid = ANY ($1::uuid[])
+`
+
+type QueuePositionsRow struct {
+	Uid pgtype.UUID
+	N   int64
+}
+
+// Where jobs stand in line, from 1.
+func (q *Queries) QueuePositions(ctx context.Context, uids []pgtype.UUID) ([]QueuePositionsRow, error) {
+	rows, err := q.db.Query(ctx, queuePositions, uids)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []QueuePositionsRow
+	for rows.Next() {
+		var i QueuePositionsRow
+		if err := rows.Scan(&i.Uid, &i.N); err != nil {
 			return nil, err
 		}
 		items = append(items, i)

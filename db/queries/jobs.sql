@@ -60,9 +60,10 @@ SELECT uid FROM jobs WHERE ended_at IS NULL;
 -- name: JobsByUID :many
 SELECT * FROM jobs WHERE uid = ANY (@uids::uuid[]);
 
--- name: JobsAhead :one
--- How many stand before a job in line.
-SELECT count(*) FROM jobs WHERE state = 'QUEUED' AND (priority > @priority OR priority = @priority AND (created_at, uid) < (@created_at, @uid::uuid));
+-- name: QueuePositions :many
+-- Where jobs stand in line, from 1.
+SELECT x.uid, x.n FROM (SELECT uid, row_number() OVER (ORDER BY priority DESC, created_at, uid) AS n FROM jobs WHERE state = 'QUEUED') x
+WHERE x.uid = ANY (@uids::uuid[]);
 
 -- name: FindJobs :many
 SELECT * FROM jobs
