@@ -102,6 +102,8 @@ def place(request: pytest.FixtureRequest) -> Iterator[World]:
     with pytest.MonkeyPatch.context() as patch:
         for name in (
             "SCHEDULEMESH_URL",
+            "SCHEDULEMESH_TOKEN",
+            "SCHEDULEMESH_TOKEN_FILE",
             "SCHEDULEMESH_CLUSTERS",
             "DATABASE_URL",
             "XDG_CONFIG_HOME",
