@@ -268,6 +268,21 @@ func TestASubmissionArrivesOnceWhateverHappens(t *testing.T) {
 	}
 }
 
+// A cluster goes deaf while some are being sent: those of which nothing was sent go elsewhere at once.
+func TestWhoWaitsToBeSentToADeafClusterGoesElsewhere(t *testing.T) {
+	t.Parallel()
+	r := open(t, func(o *Options) { o.LostAfter = time.Minute })
+	a, b := r.cluster("a", clustertest.Options{CPUs: 100}), r.cluster("b", clustertest.Options{CPUs: 50})
+	a.Break(clustertest.Fault{Kind: clustertest.Hang})
+	for i := range sendAtOnce + 5 {
+		r.submit(Spec{SubmissionID: fmt.Sprint("j", i), Requirements: cpus(1), PreferredCluster: "a"})
+	}
+	r.eventually("what was not sent is on b", func() bool { return len(ids(b)) >= 5 })
+	if got := ids(a); len(got) != 0 {
+		t.Error(got)
+	}
+}
+
 func TestAJobThatNobodyTakesFailsWithWhatEachSaid(t *testing.T) {
 	t.Parallel()
 	r := open(t)

@@ -37,6 +37,7 @@ const (
 	missWait  = 700 * time.Millisecond // before a cluster that does not know it is asked again
 	askWait   = 200 * time.Millisecond // before a cluster that did not answer is asked again, growing
 	askMost   = 2 * time.Second
+	slotWait  = 500 * time.Millisecond // before who waits to be sent looks whether the cluster answers at all
 )
 
 // outcome is what became of a submission.
@@ -53,14 +54,23 @@ func (e *engine) submit(j Job, resumed bool) {
 	e.mu.Lock()
 	slots := e.place(j.Cluster).slots
 	e.mu.Unlock()
-	select {
-	case slots <- struct{}{}:
-	case <-e.ctx.Done():
-		return
-	}
 	began := time.Now()
-	out := e.deliver(j, resumed)
-	<-slots
+	var out outcome
+	for waits := true; waits; {
+		select {
+		case slots <- struct{}{}:
+			out = e.deliver(j, resumed)
+			<-slots
+			waits = false
+		case <-time.After(slotWait):
+			// Those before it wait for answers that do not come; of this one nothing was sent.
+			if waits = resumed || e.silentFor(j.Cluster) == 0; !waits {
+				out = outcome{why: "it does not answer, and nothing was sent"}
+			}
+		case <-e.ctx.Done():
+			return
+		}
+	}
 	if e.ctx.Err() != nil && !out.taken {
 		return // whoever leads next asks
 	}
