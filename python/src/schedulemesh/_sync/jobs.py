@@ -132,27 +132,35 @@ def submit_job(
 
     It is on disk when this returns, and is submitted to one cluster, once, whatever breaks meanwhile.
 
-        Args: entrypoint: the command. Its program, and the script of a Python or shell, have absolute paths;
-        a bare name is looked up on the cluster's PATH. runtime_env: Ray's, merged over the cluster's own.
-        Local directories of ``working_dir`` and ``py_modules`` are packed, without ``excludes``, and
-        uploaded. job_id: what people call it; need not be unique. ``job_…`` when left out. metadata: strings
-        by name. submission_id: unique; ``sub_…`` when left out. The same id with the same job is the same
-        job. preferred_cluster: where to go when it has room now. One that does not exist is said in the job's
-        notes. resource_requirements: ``CPU``, ``GPU``, ``memory`` in GiB, and custom resources. tags: words;
-        clusters that share some are liked better. priority: who goes first in line; 5 when left out.
+    Args:
+        entrypoint: the command. Its program, and the script of a Python or shell, have absolute paths; a bare
+            name is looked up on the cluster's PATH.
+        runtime_env: Ray's, merged over the cluster's own. Local directories of ``working_dir`` and
+            ``py_modules`` are packed, without ``excludes``, and uploaded.
+        job_id: what people call it; need not be unique. ``job_…`` when left out.
+        metadata: strings by name.
+        submission_id: unique; ``sub_…`` when left out. The same id with the same job is the same job.
+        preferred_cluster: where to go when it has room now. One that is not there is said in its notes.
+        resource_requirements: ``CPU``, ``GPU``, ``memory`` in GiB, and custom resources.
+        tags: words; clusters that share some are liked better.
+        priority: who goes first in line; 5 when left out.
         queue_timeout: seconds after which one that still waits in line fails; None waits for ever.
-        max_retries: how often it is tried again when its cluster or node is lost; 0 when left out. retry_on:
-        after what: ``cluster_lost``, ``node_lost``; both when left out. reserve: ``entrypoint``: Ray keeps
-        the resources for the entrypoint's process; ``none``: they only count where jobs are placed, and the
-        job's own tasks and actors take them. ``entrypoint`` when left out.
+        max_retries: how often it is tried again when its cluster or node is lost; 0 when left out.
+        retry_on: after what: ``cluster_lost``, ``node_lost``; both when left out.
+        reserve: ``entrypoint``, also when left out: Ray keeps the resources for the entrypoint's process;
+            ``none``: they only count where jobs are placed, and the job's own tasks and actors take them.
 
     Returns:
         The submission id.
 
-        Raises: InvalidArgument: an argument cannot be used; a ValueError. The entrypoint is looked at before
-        all else. NotInitialized: initialize_scheduler_environment was not called, and nothing says what to
-        use instead. NoClusterLargeEnough: no cluster could ever take it. NoClusters: there are none.
-        JobExists: another job has this submission id. ServerUnavailable: the server does not answer."""
+    Raises:
+        InvalidArgument: an argument cannot be used; a ValueError. The entrypoint is looked at first.
+        NotInitialized: initialize_scheduler_environment was not called, and nothing says what to use instead.
+        NoClusterLargeEnough: no cluster could ever take it.
+        NoClusters: there are none.
+        JobExists: another job has this submission id.
+        ServerUnavailable: the server does not answer.
+    """
     check_entrypoint(entrypoint)
     body, packages = blocking(
         lambda: job_request(
