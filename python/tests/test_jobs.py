@@ -713,10 +713,22 @@ def test_the_names_it_had_before() -> None:
     from ray_multicluster_scheduler.app.client_api import submit_job as old
     from ray_multicluster_scheduler.app.client_api import unified_scheduler
 
-    for name in [*old.__all__, *unified_scheduler.__all__]:
+    own = {"get_job_status", "stop_job"}
+    for name in {*old.__all__, *unified_scheduler.__all__} - own:
         assert getattr(old, name, getattr(unified_scheduler, name, None)) is getattr(jobs, name)
     assert set(old.__all__) | set(unified_scheduler.__all__) == set(jobs.__all__)
     assert jobs.graceful_shutdown_on_keyboard_interrupt is interrupts.graceful_shutdown_on_keyboard_interrupt
+
+
+def test_a_job_nobody_knows_under_the_old_names(server: JobServer, caplog: pytest.LogCaptureFixture) -> None:
+    from ray_multicluster_scheduler.app.client_api import submit_job as old
+
+    assert old.get_job_status("sub_x", "gpu_cluster") == "UNKNOWN"
+    assert old.stop_job("sub_x", "gpu_cluster") is False
+    assert caplog.text.count("no job has the submission id 'sub_x'") == 2
+    submission_id = old.submit_job("python /a.py")
+    assert old.get_job_status(submission_id, "gpu_cluster") in {"PENDING", "RUNNING"}
+    assert old.stop_job(submission_id, "gpu_cluster") is True
 
 
 def test_the_arguments_are_those_of_the_document() -> None:
