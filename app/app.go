@@ -155,8 +155,7 @@ func mayListen(cfg Config) error {
 	if err != nil {
 		return fmt.Errorf("address %q is not host:port, such as 127.0.0.1:8080", cfg.Addr)
 	}
-	ip := net.ParseIP(host)
-	if host == "localhost" || (ip != nil && ip.IsLoopback()) || len(cfg.Tokens) > 0 {
+	if onLoopback(host) || len(cfg.Tokens) > 0 {
 		return nil
 	}
 	return fmt.Errorf("address %s can be reached from other machines: set SCHEDULEMESH_TOKENS to tokens of your own, or listen on 127.0.0.1", cfg.Addr)

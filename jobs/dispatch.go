@@ -225,10 +225,7 @@ func (c *siteCache) get(f Fleet) []*Site {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if len(fleet) != len(c.fleet) || len(fleet) > 0 && &fleet[0] != &c.fleet[0] {
-		c.fleet, c.sites = fleet, make([]*Site, len(fleet))
-		for i := range fleet {
-			c.sites[i] = NewSite(fleet[i], Load{})
-		}
+		c.fleet, c.sites = fleet, Sites(nil, fleet, func(*clusters.Cluster) Load { return Load{} })
 	}
 	return c.sites
 }

@@ -151,7 +151,7 @@ func (h *hub) hear(ctx context.Context, s *Service) error {
 		kind, rest, _ := strings.Cut(n.Payload, " ")
 		switch kind {
 		case saysNew, saysStop:
-			if e := s.engine.Load(); e != nil && n.PID != 0 {
+			if e := s.engine.Load(); e != nil {
 				e.look()
 			}
 		case saysClusters:

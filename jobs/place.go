@@ -239,7 +239,7 @@ func boolFirst(a, b bool) int {
 func Place(sites []*Site, a Ask) (p Placement, at int) {
 	at = -1
 	best := make([]option, 0, shownOthers+2) // sorted
-	counts := map[string]*Reject{}
+	counts := map[string]*Reject{}           // "" for those with room
 	chosen := option{}
 	for i, s := range sites {
 		o := option{site: s, why: s.why(a)}
@@ -253,9 +253,7 @@ func Place(sites []*Site, a Ask) (p Placement, at int) {
 			o.parts.Preferred = a.Preferred == s.c.Name
 		}
 		best = keepBest(best, o)
-		if o.why != "" {
-			count(counts, o.why, s.c.Name)
-		}
+		count(counts, o.why, s.c.Name)
 	}
 	p.Others, p.Not = []Candidate{}, []Reject{}
 	if at >= 0 {
@@ -264,10 +262,11 @@ func Place(sites []*Site, a Ask) (p Placement, at int) {
 		if chosen.parts.Preferred {
 			second = notPreferred
 		}
-		for i, s := range sites {
-			if i != at && s.why(a) == "" {
-				count(counts, second, s.c.Name)
-			}
+		if rest := counts[""]; rest.Count > 1 {
+			rest.Code = second
+			rest.Count--
+			rest.Clusters = slices.DeleteFunc(rest.Clusters, func(name string) bool { return name == p.Cluster })
+			counts[second] = rest
 		}
 		for i := range best {
 			if best[i].why == "" {
@@ -282,6 +281,7 @@ func Place(sites []*Site, a Ask) (p Placement, at int) {
 	}
 	for _, code := range rejectOrder {
 		if r := counts[code]; r != nil {
+			r.Clusters = r.Clusters[:min(len(r.Clusters), shownNames)]
 			p.Not = append(p.Not, *r)
 		}
 	}
@@ -301,7 +301,7 @@ func count(m map[string]*Reject, code, name string) {
 		r = &Reject{Code: code}
 		m[code] = r
 	}
-	if r.Count++; len(r.Clusters) < shownNames {
+	if r.Count++; len(r.Clusters) <= shownNames { // one more than is shown: the chosen one may be among them
 		r.Clusters = append(r.Clusters, name)
 	}
 }
